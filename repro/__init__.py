@@ -1,0 +1,1 @@
+"""Reproduces training failures of speech models and measures what each cure is worth."""
