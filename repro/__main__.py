@@ -1,0 +1,34 @@
+"""`repro` and `python -m repro`."""
+
+from __future__ import annotations
+
+import sys
+
+from repro.catalog import UnknownFailureError
+from repro.commands import COULD_NOT_RUN, WRONG_USAGE, Stop, build_app
+from repro.store.writer import ResultsError
+
+
+def main() -> None:
+    """Run the command line. Errors that a user can act upon are one message, without a traceback."""
+    try:
+        build_app()(prog_name="repro")
+    except Stop as stop:
+        _end(str(stop), stop.code)
+    except UnknownFailureError as error:
+        _end(str(error), WRONG_USAGE)
+    except ResultsError as error:
+        _end(str(error), COULD_NOT_RUN)
+    except BrokenPipeError:
+        # The reader of our output went away; that is its right.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _end(message: str, code: int) -> None:
+    print(f"repro: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

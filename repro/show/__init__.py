@@ -1,0 +1,1 @@
+"""Everything a person reads: terminal, pages, pictures. Judges nothing and never imports torch."""
