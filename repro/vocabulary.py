@@ -78,17 +78,28 @@ class Configuration(Mapping[str, Level]):
 
 @dataclass(frozen=True)
 class Factor:
-    """Something that may matter. The first level is the default: the plain run that nobody complains about."""
+    """Something that may matter. The first level is the default: the plain run that nobody complains about.
+
+    `model_levels` are the levels that exist for the bare model, where those are fewer; `cuda_levels` are those that
+    only a CUDA device can run.
+    """
 
     name: str
     levels: tuple[Level, ...]
     says: str
     scopes: tuple[Scope, ...] = SCOPES
+    model_levels: tuple[Level, ...] = ()
+    cuda_levels: tuple[Level, ...] = ()
 
     @property
     def default(self) -> Level:
         """The level of the plain run."""
         return self.levels[0]
+
+    def levels_at(self, scope: Scope, device: str = "cpu") -> tuple[Level, ...]:
+        """Return the levels that can be run at a scope on a device."""
+        levels = self.model_levels if scope == "model" and self.model_levels else self.levels
+        return levels if device == "cuda" else tuple(level for level in levels if level not in self.cuda_levels)
 
 
 @dataclass(frozen=True)
@@ -146,7 +157,8 @@ class Claim:
     Advice is a change: to the reported configuration (`change`), or to the cell (`pin`, a requirement per package,
     with `latest` for an upgrade). `today` is the same change in the spelling of newer releases, where an argument was
     renamed. A statement has `holds` instead, a pure function over the facts of `looks_at` (configurations; the reported
-    one when empty), in that order. It returns None where those facts cannot tell.
+    one when empty), in that order. It returns None where those facts cannot tell. `about_failure` is False for a
+    statement that can be checked where the failure does not exist, too.
     """
 
     id: str
@@ -159,6 +171,7 @@ class Claim:
     base: Configuration | None = None
     looks_at: tuple[Configuration, ...] = ()
     holds: Callable[[Sequence[Facts]], bool | None] | None = None
+    about_failure: bool = True
     needs_device: Literal["", "cuda"] = ""
     why_device: str = ""
     code: str = ""
@@ -236,10 +249,14 @@ class Failure:
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         return Trial(self.id, scope, configuration, f"{self.id}.{scope}.{digest}")
 
-    def combinations(self, scope: Scope) -> Iterator[Configuration]:
+    def runs_on(self, configuration: Configuration, device: str) -> bool:
+        """Tell whether a device can run every level of a configuration."""
+        return device == "cuda" or not any(configuration[f.name] in f.cuda_levels for f in self.factors)
+
+    def combinations(self, scope: Scope, device: str = "cpu") -> Iterator[Configuration]:
         """Yield every allowed configuration of the factors that exist at a scope."""
         factors = self.factors_at(scope)
-        for levels in itertools.product(*(factor.levels for factor in factors)):
+        for levels in itertools.product(*(factor.levels_at(scope, device) for factor in factors)):
             configuration = self.configuration(**{f.name: level for f, level in zip(factors, levels, strict=True)})
             if self.allows(configuration):
                 yield configuration

@@ -1,0 +1,3 @@
+"""Loads the project's own pytest plugin."""
+
+pytest_plugins = ["repro.observe.plugin"]

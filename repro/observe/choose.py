@@ -1,0 +1,116 @@
+"""Which configurations of a failure are run: every combination, a pairwise covering array, or a reference set."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Literal
+
+from repro.vocabulary import Configuration, Failure, Level, Scope, Trial
+
+TrialSet = Literal["full", "reference"]
+TRIAL_SETS: tuple[TrialSet, ...] = ("full", "reference")
+
+
+def trials(failure: Failure, trial_set: TrialSet = "full", device: str = "cpu") -> list[Trial]:
+    """Return the trials of a failure, without repetition, in an order that keeps those with the same twin together.
+
+    `full`: every combination at the scopes that are small enough, a pairwise covering array at the others, and every
+    configuration that a claim names. `reference`: what the claims name, and the neighbours of the reported
+    configuration: all that differ from it, or from the plain run, in one factor.
+    """
+    found: dict[str, Trial] = {}
+    for configuration in claimed(failure):
+        if failure.runs_on(configuration, device):
+            _add(found, failure.trial(configuration))
+    if trial_set == "reference":
+        for centre in (failure.reported, failure.configuration()):
+            for configuration in neighbours(failure, centre, device):
+                _add(found, failure.trial(configuration))
+    else:
+        for scope in failure.full_scopes:
+            for configuration in failure.combinations(scope, device):
+                _add(found, failure.trial(configuration, scope))
+        for scope in failure.pairwise_scopes:
+            for configuration in pairwise(failure, scope, device):
+                _add(found, failure.trial(configuration, scope))
+    return list(found.values())
+
+
+def _add(found: dict[str, Trial], trial: Trial) -> None:
+    found.setdefault(trial.id, trial)
+
+
+def claimed(failure: Failure) -> Iterator[Configuration]:
+    """Yield the configurations that judging the claims needs: for each its base, and its change or its evidence."""
+    yield failure.configuration()
+    yield failure.reported
+    for claim in failure.claims:
+        base = claim.base or failure.reported
+        yield base
+        yield from claim.looks_at
+        for change in (claim.change, claim.today):
+            if change:
+                yield base.but(**change)
+
+
+def neighbours(failure: Failure, centre: Configuration, device: str = "cpu") -> Iterator[Configuration]:
+    """Yield a configuration and all that differ from it in one factor."""
+    yield centre
+    for factor in failure.factors_at(failure.reported_scope):
+        for level in factor.levels_at(failure.reported_scope, device):
+            configuration = centre.but(**{factor.name: level})
+            if failure.allows(configuration):
+                yield configuration
+
+
+Pair = tuple[tuple[str, Level], tuple[str, Level]]
+
+
+def pairwise(
+    failure: Failure, scope: Scope, device: str = "cpu", seed: int = 0, candidates: int = 40
+) -> list[Configuration]:
+    """Return configurations in which every two levels of different factors meet, where the constraints allow them to.
+
+    Greedy: of some random candidates around a pair that has not met yet, the one in which most such pairs meet is
+    taken. The result depends on the declarations and the seed only.
+    """
+    rng = random.Random(seed)  # noqa: S311 - a covering array needs repeatability, not secrecy
+    missing = dict.fromkeys(_all_pairs(failure, scope, device))
+    chosen: list[Configuration] = []
+    while missing:
+        pair = next(iter(missing))
+        around = [c for _ in range(candidates) if (c := _around(failure, scope, device, pair, rng)) is not None]
+        if not around:
+            del missing[pair]
+            continue
+        best = max(around, key=lambda c: sum(p in missing for p in pairs_in(failure, scope, c)))
+        chosen.append(best)
+        for met in pairs_in(failure, scope, best):
+            missing.pop(met, None)
+    return chosen
+
+
+def pairs_in(failure: Failure, scope: Scope, configuration: Configuration) -> Iterator[Pair]:
+    """Yield the pairs of levels that meet in a configuration."""
+    names = [factor.name for factor in failure.factors_at(scope)]
+    return itertools.combinations([(name, configuration[name]) for name in names], 2)
+
+
+def _all_pairs(failure: Failure, scope: Scope, device: str) -> Iterator[Pair]:
+    for one, other in itertools.combinations(failure.factors_at(scope), 2):
+        for level, other_level in itertools.product(one.levels_at(scope, device), other.levels_at(scope, device)):
+            yield (one.name, level), (other.name, other_level)
+
+
+def _around(
+    failure: Failure, scope: Scope, device: str, pair: Pair, rng: random.Random, attempts: int = 200
+) -> Configuration | None:
+    """Return an allowed configuration that holds a pair, the rest drawn at random; None when there seems to be none."""
+    for _ in range(attempts):
+        drawn = {factor.name: rng.choice(factor.levels_at(scope, device)) for factor in failure.factors_at(scope)}
+        configuration = failure.configuration(**{**drawn, **dict(pair)})
+        if failure.allows(configuration):
+            return configuration
+    return None
