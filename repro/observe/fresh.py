@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import random
@@ -33,8 +34,24 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
+_modules_set_apart = 0
+
+
+def set_libraries_apart() -> None:
+    """Take what the libraries loaded so far out of garbage collection, after collecting what is garbage now.
+
+    A Trainer collects at its start and end, and what it walks through each time is almost only libraries.
+    """
+    global _modules_set_apart
+    if len(sys.modules) != _modules_set_apart:
+        _modules_set_apart = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+
+
 def start(seed: int = 0) -> None:
     """Seed everything and forget what an earlier trial left behind, accelerate's singletons included."""
+    set_libraries_apart()
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
