@@ -146,6 +146,13 @@ def _best_model_is_lost(facts: Sequence[Facts]) -> bool | None:
     return bool(facts[0]["best_lost"])
 
 
+def _reshuffles(facts: Sequence[Facts]) -> bool | None:
+    """Look whether training went on with other data after the callback's evaluations than it does without them."""
+    if not facts[0].get("callback_evaluations"):
+        return None
+    return facts[0]["reshuffled_at"] is not None
+
+
 def _observe(trial: Trial) -> Facts:
     from repro.observe import ctc_schedule
 
@@ -244,6 +251,15 @@ vars(control).update(as_it_was)""",
         holds=_best_model_is_lost,
     ),
     Claim(
+        "reshuffles",
+        "evaluating in a callback changes the order in which training data comes: it draws random numbers",
+        "mechanism",
+        kind="statement",
+        looks_at=(REPORTED.but(control="returns the copy"),),
+        holds=_reshuffles,
+        about_failure=False,
+    ),
+    Claim(
         "upgrade",
         "upgrade transformers to the newest release",
         "mechanism",
@@ -263,7 +279,7 @@ FAILURE = Failure(
     symptoms=(
         Symptom(
             BOTH_LOST,
-            "steps at which the run without the callback logs `eval_loss`, and steps at which it logs `loss`, have neither",
+            "steps at which the run without the callback logs `eval_loss`, and some with `loss`, have no such row",
             shows=lambda facts: bool(facts["lost_evaluations"] and facts["lost_logs"]),
         ),
         Symptom(
@@ -278,7 +294,7 @@ FAILURE = Failure(
         ),
         Symptom(
             VALUES_CHANGED,
-            "every row is there, and a loss in it is not what it is without the callback",
+            "every row is there, and a loss in it is not what it is without the callback, on the same data",
             shows=lambda facts: bool(facts["changed"]),
         ),
     ),

@@ -60,19 +60,19 @@ class EvaluatingCallback(TrainerCallback):  # type: ignore[misc]
         self.calls: list[int] = []
         self.busy = False
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ARG002 - the event\'s signature
         """Evaluate here if the setting says so."""
         return self._event("on_step_end", state, control)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ARG002 - the event\'s signature
         """Evaluate here if the setting says so."""
         return self._event("on_epoch_end", state, control)
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ARG002 - the event\'s signature
         """Evaluate here if the setting says so."""
         return self._event("on_evaluate", state, control)
 
-    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ARG002 - the event\'s signature
         """Evaluate here if the setting says so."""
         return self._event("on_log", state, control)
 

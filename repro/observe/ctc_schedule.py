@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +22,12 @@ WHEN = {"when should_evaluate": "should_evaluate", "when should_log": "should_lo
 
 @dataclass
 class Run:
-    """What was seen of one run: its log, the steps at which the callback evaluated, and whether training worked."""
+    """What was seen of one run: its log, when the callback evaluated, a digest of each batch that it trained on."""
 
     log: list[dict[str, Any]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     callback_evaluations: list[int] = field(default_factory=list)
+    batches: list[str] = field(default_factory=list)
     best_known: bool = False
     moved: bool | None = None
 
@@ -37,7 +39,9 @@ def observe(configuration: Configuration) -> Facts:
     """Run one configuration and return its facts.
 
     `lost_evaluations` and `lost_logs` are the steps at which the twin without the callback has a row with `eval_loss`,
-    or with `loss`, and this run has none; `changed` the steps at which both have one and a loss in it is another.
+    or with `loss`, and this run has none; `changed` the steps at which both have one and a loss in it is another,
+    though both trained on the same data so far. `reshuffled_at` is the first step that trained on other data than the
+    twin's: an evaluation draws random numbers, and where the order of the data depends on them it is another order.
     `best_lost`: the twin knows its best checkpoint, and this run does not.
     """
     facts: dict[str, Any] = {"end": "completed"}
@@ -60,11 +64,14 @@ def observe(configuration: Configuration) -> Facts:
 
 def compare(run: Run, twin: Run) -> dict[str, Any]:
     """Compare a run's log with its twin's, as facts."""
-    facts: dict[str, Any] = {"lost_evaluations": [], "lost_logs": [], "changed": []}
+    differs = [mine != other for mine, other in zip(run.batches, twin.batches, strict=True)]
+    reshuffled = differs.index(True) + 1 if True in differs else None
+    facts: dict[str, Any] = {"lost_evaluations": [], "lost_logs": [], "changed": [], "reshuffled_at": reshuffled}
     for loss, lost in (("eval_loss", "lost_evaluations"), ("loss", "lost_logs")):
         mine, others = _by_step(run.log, loss), _by_step(twin.log, loss)
         facts[lost] = [step for step in others if step not in mine]
-        facts["changed"] += [[step, loss] for step in others if step in mine and mine[step] != others[step]]
+        same_data = [step for step in others if step in mine and (reshuffled is None or step < reshuffled)]
+        facts["changed"] += [[step, loss] for step in same_data if mine[step] != others[step]]
     facts["best_lost"] = twin.best_known and not run.best_known
     return facts
 
@@ -115,6 +122,7 @@ def _train(configuration: Configuration, run: Run) -> None:
         callback = EvaluatingCallback(trainer, _setting(configuration, train_set))
         if configuration["callback"] != "off":
             trainer.add_callback(callback)
+        _note_batches(trainer, run.batches)
         try:
             trainer.train()
         finally:
@@ -122,6 +130,16 @@ def _train(configuration: Configuration, run: Run) -> None:
             run.callback_evaluations = callback.calls
     run.best_known = trainer.state.best_model_checkpoint is not None
     run.moved = movement.moved()
+
+
+def _note_batches(trainer: Any, batches: list[str]) -> None:
+    training_step = trainer.training_step
+
+    def noting(model: Any, inputs: Any, *more: Any, **keywords: Any) -> Any:
+        batches.append(hashlib.sha256(inputs["input_values"].cpu().numpy().tobytes()).hexdigest()[:12])
+        return training_step(model, inputs, *more, **keywords)
+
+    trainer.training_step = noting
 
 
 def probe() -> dict[str, Any]:
@@ -142,7 +160,7 @@ class _Looking(TrainerCallback):  # type: ignore[misc]
         self.trainer, self.method = trainer, method
         self.cleared: list[str] = []
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - the event's signature
         """Look, and stop the run."""
         for flag in FLAGS:
             setattr(control, flag, True)

@@ -1,4 +1,4 @@
-"""A wav2vec2 of a few thousand parameters with a CTC head, its processor, and data and metrics as CTC scripts have them."""
+"""A wav2vec2 of a few thousand parameters with a CTC head, its processor, and data and metrics as scripts have them."""
 
 from __future__ import annotations
 
