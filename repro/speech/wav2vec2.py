@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -126,18 +127,23 @@ class Collator:
 def character_ids(predictions: Any) -> Any:
     """Return the most likely characters (examples, frames) of whatever an evaluation kept.
 
-    That is logits or characters already; alone or followed by labels; as one array, or as a list of batches.
+    That is logits or characters already, alone or followed by labels, in numpy or still on the device.
     """
     if isinstance(predictions, tuple):
         predictions = predictions[0]
-    return predictions.argmax(-1) if predictions.ndim == 3 else predictions
+    return _on_host(predictions.argmax(-1) if predictions.ndim == 3 else predictions)
+
+
+def _on_host(values: Any) -> Any:
+    return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
 
 
 def texts(predictions: Any, label_ids: Any) -> tuple[list[str], list[str]]:
     """Return references and hypotheses of some examples: padding restored where -100 stood for it, then decoded."""
     words, pad = tokenizer(), tokenizer().pad_token_id
-    hypotheses = np.where(np.asarray(predictions) == IGNORED, pad, predictions)
-    references = np.where(np.asarray(label_ids) == IGNORED, pad, label_ids)
+    label_ids = _on_host(label_ids)
+    hypotheses = np.where(predictions == IGNORED, pad, predictions)
+    references = np.where(label_ids == IGNORED, pad, label_ids)
     return words.batch_decode(references, group_tokens=False), words.batch_decode(hypotheses)
 
 
@@ -145,10 +151,12 @@ class ComputeMetrics:
     """What scripts give as `compute_metrics`: the word error rate in percent, as `wer`.
 
     Called with a whole evaluation; with `eval_do_concat_batches=False` that is a list of batches. With
-    `batch_eval_metrics=True` it is called batch by batch, the last time with `compute_result=True`.
+    `batch_eval_metrics=True` it is called batch by batch, the last time with `compute_result=True`. `digest` is of what
+    was transcribed last: a rate may be the same by chance.
     """
 
     def __init__(self) -> None:
+        self.digest = ""
         self.references: list[str] = []
         self.hypotheses: list[str] = []
 
@@ -162,6 +170,8 @@ class ComputeMetrics:
             self.hypotheses += hypotheses
         if not compute_result:
             return {}
+        transcriptions = "\n".join((*self.references, *self.hypotheses))
+        self.digest = hashlib.sha256(transcriptions.encode()).hexdigest()[:16]
         rate = word_error_rate(self.references, self.hypotheses)
         self.references, self.hypotheses = [], []
         return {"wer": rate}
