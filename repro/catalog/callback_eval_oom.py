@@ -91,6 +91,14 @@ CONSTRAINTS = (
         lambda c: c["schedule"] not in ONCE or c.but(schedule="every 5 steps") == REPORTED,
     ),
     Constraint(
+        "evaluating at every step takes five times as long, and shows no more on a set that fits",
+        lambda c: (
+            c["callback"] != "every step"
+            or c["dataset"] != "training set"
+            or c.but(callback="when should_evaluate") == REPORTED
+        ),
+    ),
+    Constraint(
         "metrics by batch are metrics",
         lambda c: c["batch_metrics"] == "no" or c["metrics"] == "wer",
     ),

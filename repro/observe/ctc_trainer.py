@@ -63,7 +63,7 @@ def rows(trainer: Any) -> list[dict[str, Any]]:
     return [
         {name: value for name, value in row.items() if not name.endswith(TIMES)}
         for row in trainer.state.log_history
-        if "train_runtime" not in row
+        if "total_flos" not in row
     ]
 
 
