@@ -141,7 +141,7 @@ def predict(configuration: Configuration, scope: Scope, mechanism: Mechanism) ->
             return None
         if needed > mechanism["capacity"]:
             return NO_BATCH_SIZE if configuration["auto_find"] == "yes" else OUT_OF_MEMORY
-        return _metric(configuration)
+        return _metric(configuration, mechanism)
     return NOT_EVALUATED if configuration["callback"] != "off" else TRAINS
 
 
@@ -162,7 +162,8 @@ def _kept(configuration: Configuration, mechanism: Mechanism) -> float:
     logits, characters = int(configuration["vocabulary"]) * FLOAT, INTEGER
     per_frame = logits if configuration["preprocess"] == "none" else characters
     copies = 2 if configuration["concat"] == "yes" and held > 1 else 1
-    return float(copies * held * batch * mechanism["frames"] * per_frame)
+    frames = mechanism["frames"][configuration["lengths"]]
+    return float(copies * held * batch * frames * per_frame)
 
 
 def _batch(configuration: Configuration, mechanism: Mechanism) -> int:
@@ -170,17 +171,22 @@ def _batch(configuration: Configuration, mechanism: Mechanism) -> int:
 
 
 def _forward(configuration: Configuration, mechanism: Mechanism) -> float:
-    return float(mechanism["batch"] * _batch(configuration, mechanism) / mechanism["batch_of"])
+    longer = mechanism["frames"][configuration["lengths"]] / mechanism["frames"]["equal"]
+    return float(mechanism["batch"] * longer * _batch(configuration, mechanism) / mechanism["batch_of"])
 
 
-def _metric(configuration: Configuration) -> str:
+def _metric(configuration: Configuration, mechanism: Mechanism) -> str:
     """Say what becomes of the metric in a run that fits."""
     if configuration["loss_only"] == "yes" and configuration["metrics"] != "none":
         return METRIC_GONE
-    others = ("preprocess", "batch_metrics", "concat")
-    reduced = any(configuration[name] != PLAIN[name] for name in others) or configuration["eval_batch"] in (1, 2)
-    if configuration["lengths"] == "ragged" and configuration["metrics"] == "wer" and reduced:
-        return METRIC_CHANGED
+    if configuration["lengths"] == "ragged" and configuration["metrics"] == "wer":
+        # Frames of padding are transcribed too. A smaller batch has fewer of them; and where batches are joined, the
+        # shorter ones are filled up with -100 in every character, of which the first one then is the most likely.
+        padded_less = _batch(configuration, mechanism) < mechanism["batch_of"]
+        joined = mechanism["examples"][configuration["dataset"]] > mechanism["batch_of"]
+        otherwise = any(configuration[name] != PLAIN[name] for name in ("preprocess", "batch_metrics", "concat"))
+        if padded_less or (joined and otherwise):
+            return METRIC_CHANGED
     return TRAINS
 
 

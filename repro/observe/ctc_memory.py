@@ -23,6 +23,8 @@ from repro.observe import drift, fresh
 from repro.observe.ctc_memory_run import Run, Workload, prepare, train
 from repro.observe.ctc_trainer import all_finite
 from repro.observe.gradients import Twins
+from repro.speech import wav2vec2
+from repro.speech.clips import SAMPLING_RATE, SECONDS_PER_WORD
 from repro.vocabulary import Configuration, Facts, Level
 
 EMULATED = Workload(train_set=480, small_set=8, train_batch=16, words=2, layers=1, width=16)
@@ -81,10 +83,11 @@ def observe(configuration: Configuration) -> Facts:
     }
     if run.exception is not None:
         return {**facts, "exception": run.exception, "raised_in": run.raised_in}
-    twin_of = configuration.but(**NO_CURE)
-    twin = _TWINS.get(twin_of, lambda: _twin(twin_of))
-    facts["metrics"], facts["twin_metrics"] = run.metrics(), twin.metrics()
-    facts["transcriptions_equal"] = run.texts == twin.texts
+    if run.calls:
+        twin_of = configuration.but(**NO_CURE)
+        twin = _TWINS.get(twin_of, lambda: _twin(twin_of))
+        facts["metrics"], facts["twin_metrics"] = run.metrics(), twin.metrics()
+        facts["transcriptions_equal"] = run.texts == twin.texts
     facts["loss_finite"] = all_finite(run.losses)
     facts["moved"] = run.moved
     return facts
@@ -96,7 +99,7 @@ def probe() -> Mapping[str, Any]:
 
     `training_peak`: the run without the callback; `reported_peak`: the reported one; `capacity`: between them.
     `resident`: what the device holds when an evaluation begins; `batch`: what the forward of one evaluation batch of
-    `batch_of` examples takes; `frames`: of the longest clip. `examples`: of each set. `lacks`: the training arguments
+    `batch_of` examples takes; `frames`: of the longest clip, by lengths. `examples`: of each set. `lacks`: the training arguments
     that this release does not have.
     """
     from repro.catalog.callback_eval_oom import PLAIN, REPORTED
@@ -117,7 +120,7 @@ def probe() -> Mapping[str, Any]:
         "resident": batches[0].start_bytes,
         "batch": batches[0].peak_bytes - batches[0].start_bytes,
         "batch_of": max(reported.inside["batch_sizes"]),
-        "frames": max(reported.inside["frames"]),
+        "frames": {lengths: _longest(workload.lengths(lengths)[1]) for lengths in ("equal", "ragged")},
         "lacks": [name for name in MAY_LACK if not drift.has_argument(TrainingArguments, name)],
         "examples": {
             "training set": workload.train_set,
@@ -125,6 +128,10 @@ def probe() -> Mapping[str, Any]:
             "part of the training set": workload.small_set,
         },
     }
+
+
+def _longest(words: int) -> int:
+    return wav2vec2.frames(round(words * SECONDS_PER_WORD * SAMPLING_RATE))
 
 
 def _on_cuda() -> bool:

@@ -33,6 +33,10 @@ class Workload:
     width: int
     steps: int = 5
 
+    def lengths(self, lengths: str) -> tuple[int, int]:
+        """Return the words of the shortest and of the longest clip; ragged ones are as long on average, or longer."""
+        return (1, 2 * self.words) if lengths == "ragged" else (self.words, self.words)
+
 
 @dataclass
 class Run:
@@ -77,9 +81,9 @@ class Prepared:
 
 def prepare(configuration: Configuration, workload: Workload) -> Prepared:
     """Build the model and the sets of a run."""
-    shortest = 1 if configuration["lengths"] == "ragged" else workload.words
-    train_set = wav2vec2.prepared(workload.train_set, 0, shortest, workload.words)
-    small_set = wav2vec2.prepared(workload.small_set, 1, shortest, workload.words)
+    shortest, longest = workload.lengths(str(configuration["lengths"]))
+    train_set = wav2vec2.prepared(workload.train_set, 0, shortest, longest)
+    small_set = wav2vec2.prepared(workload.small_set, 1, shortest, longest)
     sets = {
         "training set": train_set,
         "evaluation set": small_set,

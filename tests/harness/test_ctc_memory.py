@@ -32,7 +32,7 @@ MECHANISM: dict[str, Any] = {
     "resident": 100_000,
     "batch": 50_000,
     "batch_of": 8,
-    "frames": 10,
+    "frames": {"equal": 10, "ragged": 20},
     "lacks": [],
     "examples": {"training set": 400, "evaluation set": 8, "part of the training set": 8},
 }
@@ -87,6 +87,12 @@ def test_the_hypothesis_follows_what_is_kept() -> None:
     assert _predicted(schedule="epoch") == NOT_EVALUATED
     assert _predicted(call_batch=2) == REFUSED
     assert _predicted(preprocess="argmax") == TRAINS
+
+
+def test_the_hypothesis_knows_when_padding_is_transcribed() -> None:
+    assert _predicted(dataset="evaluation set", lengths="ragged", preprocess="argmax") == TRAINS
+    assert _predicted(lengths="ragged", preprocess="argmax") == METRIC_CHANGED
+    assert _predicted(dataset="evaluation set", lengths="ragged", eval_batch=2) == METRIC_CHANGED
 
 
 @given(levels=st.fixed_dictionaries({factor.name: st.sampled_from(factor.levels) for factor in FACTORS}))
