@@ -43,25 +43,23 @@ UNFINISHED = ("crashed", "timed out", "over its memory limit", "could not run", 
 class Configuration(Mapping[str, Level]):
     """One level for each factor of a failure; immutable, hashable, and equal by its levels."""
 
-    __slots__ = ("_levels",)
+    __slots__ = ("_hash", "_levels")
 
     def __init__(self, levels: Mapping[str, Level]) -> None:
-        self._levels = tuple(sorted(levels.items()))
+        self._levels = dict(sorted(levels.items()))
+        self._hash = hash(tuple(self._levels.items()))
 
     def __getitem__(self, factor: str) -> Level:
-        for name, level in self._levels:
-            if name == factor:
-                return level
-        raise KeyError(factor)
+        return self._levels[factor]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self._levels)
+        return iter(self._levels)
 
     def __len__(self) -> int:
         return len(self._levels)
 
     def __hash__(self) -> int:
-        return hash(self._levels)
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Configuration):
@@ -69,11 +67,11 @@ class Configuration(Mapping[str, Level]):
         return NotImplemented
 
     def __repr__(self) -> str:
-        return f"Configuration({dict(self._levels)!r})"
+        return f"Configuration({self._levels!r})"
 
     def but(self, **levels: Level) -> Configuration:
         """Return this configuration with some levels changed or added."""
-        return Configuration({**dict(self._levels), **levels})
+        return Configuration({**self._levels, **levels})
 
 
 @dataclass(frozen=True)
