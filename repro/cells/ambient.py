@@ -52,7 +52,12 @@ def _from_pip_files(environ: Mapping[str, str], key: str) -> str:
     if environ.get("HOME") is None:
         return ""
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-    files = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", config / "pip" / "pip.conf", Path(sys.prefix, "pip.conf")]
+    files = [
+        Path("/etc/pip.conf"),
+        home / ".pip" / "pip.conf",
+        config / "pip" / "pip.conf",
+        Path(sys.prefix, "pip.conf"),
+    ]
     if environ.get("PIP_CONFIG_FILE"):
         files.append(Path(environ["PIP_CONFIG_FILE"]))
     value = ""

@@ -18,7 +18,7 @@ from threading import Event, Lock
 from repro.cells import ambient
 from repro.cells.cache import Cache
 from repro.cells.cell import Cell, CellError, describe
-from repro.cells.locks import lock
+from repro.cells.locks import BusyError, lock
 from repro.cells.spec import Spec
 
 BUILD_SECONDS = 1800
@@ -35,8 +35,13 @@ class Builder:
 
     def get(self, spec: Spec) -> Cell:
         """Return the cell of a spec, built now unless it is cached. Raises CellError with the resolver's reason."""
-        with lock(self.cache.lock_path(spec.id)):
-            return self.cache.find(spec) or self._build(spec)
+        try:
+            with lock(self.cache.lock_path(spec.id), stop=self.stop):
+                return self.cache.find(spec) or self._build(spec)
+        except BusyError:
+            raise CellError("build", "interrupted while another process was building it") from None
+        except OSError as error:
+            raise CellError("build", f"cannot write to {self.cache.root}: {error.strerror or error}") from error
 
     def _build(self, spec: Spec) -> Cell:
         final = self.cache.directory(spec.id)
@@ -55,8 +60,6 @@ class Builder:
             if final.exists():  # a damaged cell, or the cache would have had it
                 shutil.rmtree(final)
             partial.rename(final)
-        except OSError as error:
-            raise CellError("build", f"cannot write to {self.cache.root}: {error.strerror or error}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
         cell = self.cache.find(spec)
@@ -66,7 +69,16 @@ class Builder:
 
     def _fill(self, spec: Spec, directory: Path) -> list[str]:
         """Make the environment and install into it. Returns notes about where things came from."""
-        self._uv("build", "venv", "--quiet", "--no-project", "--relocatable", "--python", python_request(spec), str(directory))
+        self._uv(
+            "build",
+            "venv",
+            "--quiet",
+            "--no-project",
+            "--relocatable",
+            "--python",
+            python_request(spec),
+            str(directory),
+        )
         backend, notes = self.torch_backend
         arguments = ["pip", "install", "--python", str(directory / "bin" / "python")]
         arguments += ["--exclude-newer", spec.exclude_newer.isoformat()]
@@ -81,7 +93,16 @@ class Builder:
         """Whether torch's own index, which has the CPU builds, can be reached; asked once, without retries."""
         try:
             self._uv(
-                "resolve", "pip", "compile", "--quiet", "--no-deps", "--torch-backend", "cpu", "-", stdin="torch\n", retries=0
+                "resolve",
+                "pip",
+                "compile",
+                "--quiet",
+                "--no-deps",
+                "--torch-backend",
+                "cpu",
+                "-",
+                stdin="torch\n",
+                retries=0,
             )
         except CellError as error:
             return False, str(error).splitlines()[-1].strip().removeprefix("cause: ")
@@ -149,7 +170,7 @@ def python_request(spec: Spec) -> str:
 def reason(stderr: str) -> str:
     """Return the part of uv's messages that says why it failed."""
     lines = [line.rstrip() for line in stderr.splitlines() if line.strip()]
-    start = next((n for n, line in enumerate(lines) if line.lstrip().startswith(("error", "×"))), 0)
+    start = next((n for n, line in enumerate(lines) if line.lstrip().startswith(("error", "\u00d7"))), 0)
     return "\n".join(lines[start : start + 12]) or "uv failed without a word"
 
 

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from repro.cells.cell import Cell, CellError, describe
@@ -91,7 +92,9 @@ class Cache:
         if directory.parent != self.root:
             yield
             return
-        with lock(self.lock_path(directory.name), shared=True):
+        with lock(self.lock_path(directory.name), shared=True, stop=Event()):
+            if not cell.python.exists():
+                raise CellError("build", f"{directory} was removed by another process; run again to build it")
             (directory / "cell.json").touch()
             yield
 
@@ -111,7 +114,7 @@ class Cache:
 
     def remove(self, cell: str) -> None:
         """Remove a cell. Raises BusyError while another process uses it, OSError when it cannot be."""
-        with lock(self.lock_path(cell), wait=False):
+        with lock(self.lock_path(cell)):
             doomed = self.root / f".{cell}.removed.partial"
             self.directory(cell).rename(doomed)
             shutil.rmtree(doomed)
@@ -122,7 +125,7 @@ class Cache:
         for path in self.leftovers():
             cell = path.name.removeprefix(".").rsplit(".", 2)[0] if path.name.startswith(".") else path.name
             try:
-                with lock(self.lock_path(cell), wait=False):
+                with lock(self.lock_path(cell)):
                     shutil.rmtree(path)
                     removed += 1
             except BusyError:
@@ -130,7 +133,7 @@ class Cache:
         return removed
 
     def check(self, cached: Cached) -> str:
-        """Return what is wrong with a cell, or nothing: its python runs, and the versions are those it was built with."""
+        """Return what is wrong with a cell: its python does not run, or versions are not those it was built with."""
         try:
             now = describe(cached.python)
         except CellError as error:
@@ -187,13 +190,10 @@ def together(directories: list[Path]) -> int:
 def _files(directory: Path) -> Iterator[os.stat_result]:
     stack = [str(directory)]
     while stack:
-        try:
-            with os.scandir(stack.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        stack.append(entry.path)
-                    else:
-                        with contextlib.suppress(FileNotFoundError):
-                            yield entry.stat(follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError, PermissionError):
-            continue
+        # A cell may be removed while it is measured.
+        with contextlib.suppress(FileNotFoundError, PermissionError), os.scandir(stack.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    stack.append(entry.path)
+                else:
+                    yield entry.stat(follow_symlinks=False)

@@ -93,6 +93,7 @@ def existing(python: Path, requested: str) -> Cell:
     if missing:
         raise CellError(
             "build",
-            f"{requested} lacks {', '.join(missing)}. To add them: uv pip install --python {python} {' '.join(missing)}",
+            f"{requested} lacks {', '.join(missing)}. To add what is missing: "
+            f"uv pip install --python {python} {' '.join(missing)}",
         )
     return Cell(python, described, requested)

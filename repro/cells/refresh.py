@@ -30,7 +30,7 @@ def fetch(today: datetime.date) -> Table:
 
     endpoint = ambient.index()
     try:
-        with PyPISimple(**({"endpoint": endpoint} if endpoint else {})) as client:
+        with PyPISimple(endpoint) if endpoint else PyPISimple() as client:
             packages = {
                 name: _releases(name, client.get_project_page(name, timeout=60).packages, first)
                 for name, first in PACKAGES.items()

@@ -123,7 +123,9 @@ def _meant_by(item: str, known: Sequence[Release], table: Table, prereleases: bo
             f"Examples: 4.52.4  '>=4.50,<5'  latest  all.{_nearest(item, known)}"
         ) from None
     if re.fullmatch(r"\d+(\.\d+)?", item):
-        matching = [r for r in offered if not r.prerelease and r.version.split(".")[: len(version.release)] == item.split(".")]
+        matching = [
+            r for r in offered if not r.prerelease and r.version.split(".")[: len(version.release)] == item.split(".")
+        ]
     else:
         matching = [release for release in known if release.parsed == version]
     if not matching:

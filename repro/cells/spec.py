@@ -45,7 +45,7 @@ PYTHONS = {
     (3, 13): datetime.date(2024, 10, 7),
     (3, 14): datetime.date(2025, 10, 7),
 }
-"""When Pythons were released (PEP 619, 664, 693, 719, 745). The packages around one take about a year to have wheels."""
+"""When Pythons were released (PEP 619, 664, 693, 719, 745). Their wheels take a year to be everywhere."""
 RIPE = datetime.timedelta(days=365)
 
 
@@ -69,7 +69,7 @@ class Spec:
     @property
     def name(self) -> str:
         """What a person calls it."""
-        torch = f" with torch {self.torch}" if self.torch_of_its_time else ""
+        torch = f" with torch {self.torch}" if self.torch != desk_torch() else ""
         return f"transformers {self.transformers}{torch}"
 
     def requirements(self) -> list[str]:
@@ -120,10 +120,7 @@ def ripe_python(release: Release) -> str:
     allowed = SpecifierSet(release.requires_python)
     ripe = [minor for minor, date in PYTHONS.items() if date + RIPE <= release.uploaded + SETTLED]
     fit = [minor for minor in ripe if allowed.contains(f"{minor[0]}.{minor[1]}.99")]
-    if here in fit or not fit or (here > max(PYTHONS) and not fit):
-        chosen = here
-    else:
-        chosen = max(fit)
+    chosen = here if here in fit or not fit else max(fit)
     return f"{chosen[0]}.{chosen[1]}"
 
 
@@ -131,7 +128,9 @@ def _torch_version(text: str, table: Table) -> str:
     try:
         version = Version(text)
     except InvalidVersion:
-        raise SelectionError(f"{text!r} is no version of torch; say for example 2.13.0, or {TORCH_OF_ITS_TIME}") from None
+        raise SelectionError(
+            f"{text!r} is no version of torch; say for example 2.13.0, or {TORCH_OF_ITS_TIME}"
+        ) from None
     known: Sequence[Release] = table.of("torch")
     if known and version.public not in {release.version for release in known} and version < known[-1].parsed:
         nearest = max((r for r in known if r.parsed <= version), key=lambda r: r.parsed, default=known[0])

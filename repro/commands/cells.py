@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
     @cells.command("check")
     def check_cells(
-        ids: Annotated[Optional[list[str]], typer.Argument(metavar="[ID]...", help="These cells; all without.")] = None,  # noqa: UP045
+        ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These cells; all without.")] = None,
         as_json: JsonOption = False,
     ) -> None:
         """Check that each cell's python runs and its versions are those it was built with. Exits with 1 otherwise."""
@@ -40,14 +40,16 @@ def register(app: typer.Typer) -> None:
             for row in rows:
                 terminal.out().print(f"{row['id']}  {row['wrong'] or 'good'}", markup=False)
         if bad := [row["id"] for row in rows if row["wrong"]]:
-            raise Stop(f"{len(bad)} of {len(rows)} cells are damaged: repro cells remove {' '.join(bad)}", NOT_AS_DECLARED)
+            raise Stop(
+                f"{len(bad)} of {len(rows)} cells are damaged: repro cells remove {' '.join(bad)}", NOT_AS_DECLARED
+            )
 
     @cells.command("remove")
     def remove_cells(
-        ids: Annotated[Optional[list[str]], typer.Argument(metavar="[ID]...", help="These cells.")] = None,  # noqa: UP045
+        ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="These cells.")] = None,
         everything: Annotated[bool, typer.Option("--all", help="Every cell.")] = False,
         unused_for: Annotated[
-            Optional[float],  # noqa: UP045
+            float | None,
             typer.Option("--unused-for", metavar="DAYS", help="Every cell that was not used for so many days."),
         ] = None,
     ) -> None:
@@ -97,7 +99,7 @@ def _list(as_json: bool) -> None:
         terminal.out().print(view)
     leftovers = cache.leftovers()
     total = together([*(cached.directory for cached in found), *leftovers])
-    terminal.say(f"{len(rows)} cells in {cache.root}, together {terminal_bytes(total)} (files shared with uv's cache counted once)")
+    terminal.say(f"{len(rows)} cells in {cache.root}, together {terminal_bytes(total)} (shared files counted once)")
     if leftovers:
         terminal.say(f"{len(leftovers)} unfinished builds; `repro cells remove` removes those that nobody works on")
 

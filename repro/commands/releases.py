@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
     @app.command("releases")
     def releases(
         transformers: Annotated[
-            Optional[list[str]],  # noqa: UP045 - typer reads this at run time on Python 3.10
+            list[str] | None,
             typer.Option(help="Versions, ranges ('>=4.50,<5'), `latest` or `all`; all that are known when left out."),
         ] = None,
         prereleases: Annotated[bool, typer.Option("--prereleases", help="Take pre-releases too.")] = False,
