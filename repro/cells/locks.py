@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
-
 POLL_SECONDS = 0.2
 
 
