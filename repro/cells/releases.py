@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Release:
     yanked: bool = False
     requires_python: str = ""
 
-    @property
+    @cached_property
     def parsed(self) -> Version:
         """The version, comparable."""
         return Version(self.version)
