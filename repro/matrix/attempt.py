@@ -26,6 +26,8 @@ from repro.store.records import Record
 from repro.vocabulary import Trial
 
 POLL_SECONDS = 0.2
+CRASHED_WORKER = "crashed while running"
+"""What pytest-xdist says of a worker that ended under a test."""
 PLUGIN = "repro.observe.plugin"
 
 
@@ -79,7 +81,7 @@ def attempt(
     *,
     deadline: float,
     stop: Event,
-    seen: Callable[[Record], None],
+    seen: Callable[[Record], object],
 ) -> Attempt:
     """Run trials in a cell until all are done, the process ends, or a limit or `stop` ends it.
 
@@ -113,7 +115,7 @@ class _Watch:
     """Watches a process tree: follows its records, and ends what goes over a limit."""
 
     def __init__(
-        self, cell: Cell, setting: Setting, deadline: float, stop: Event, seen: Callable[[Record], None]
+        self, cell: Cell, setting: Setting, deadline: float, stop: Event, seen: Callable[[Record], object]
     ) -> None:
         self._setting = setting
         self._deadline = deadline
@@ -138,6 +140,7 @@ class _Watch:
                 return
             self._limit_memory(process.pid)
             self._limit_time()
+            self._notice_deaths()
             time.sleep(POLL_SECONDS)
 
     def result(self, code: int | None, output: str) -> Attempt:
@@ -147,7 +150,7 @@ class _Watch:
         if done.stopped != "interrupted":
             self._lost += [(record, pid) for pid, (record, _) in self._running.items()]
             for record, pid in self._lost:
-                end, detail = self._killed.get(pid) or ("crashed", death(code, output))
+                end, detail = self._killed.get(pid) or how_it_ended(code, output)
                 done.unfinished[record["trial"]] = (record, end, detail)
         return done
 
@@ -171,6 +174,15 @@ class _Watch:
             if pid not in self._killed and time.monotonic() - since > allowed:
                 self._end(pid, "timed out", f"did not end itself; killed after {allowed:g} s")
 
+    def _notice_deaths(self) -> None:
+        """Settle the trials of processes that are gone, before a limit would be blamed for it."""
+        gone = [pid for pid in self._running if not _alive(pid)]
+        if gone:
+            self._follow()  # one may have written its observation just before it ended
+        for pid in gone:
+            if pid in self._running:
+                self._lost.append((self._running.pop(pid)[0], pid))
+
     def _limit_memory(self, root: int) -> None:
         sizes = _resident(root)
         limits = self._setting.limits
@@ -190,6 +202,13 @@ class _Watch:
             os.kill(pid, signal.SIGKILL)
 
 
+def how_it_ended(code: int | None, output: str) -> tuple[str, str]:
+    """Return the end of a trial without an observation, and its detail: a crash, unless pytest itself lived on."""
+    if code in (0, 1) and CRASHED_WORKER not in output:
+        return "could not run", "pytest went on, but the trial left no observation"
+    return "crashed", death(code, output)
+
+
 def death(code: int | None, output: str) -> str:
     """Say how a process died, from its exit code and its last words."""
     fatal = re.findall(r"Fatal Python error: ([^\n]+)", output)
@@ -198,9 +217,18 @@ def death(code: int | None, output: str) -> str:
     if code is not None and code > 128:
         with contextlib.suppress(ValueError):
             return signal.Signals(code - 128).name
-    if "crashed while running" in output:
+    if CRASHED_WORKER in output:
         return "its worker process ended without a word"
     return f"its process ended with exit code {code}"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
 
 
 def _resident(root: int) -> dict[int, int]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from importlib import import_module, util
 
 from repro.catalog import failures, find
 from repro.cells.cache import Cache
@@ -19,6 +17,7 @@ from repro.matrix.run import run
 from repro.observe.choose import TRIAL_SETS, TrialSet
 from repro.show import matrix as view
 from repro.show import terminal
+from repro.store.reader import read
 from repro.vocabulary import SCOPES, Failure, Scope
 
 
@@ -40,7 +39,8 @@ def execute(
         terminal.print_json({"results": str(setting.results), "cells": [asdict(item) for item in found]})
     else:
         view.print_summaries(found, setting.results)
-        _print_verdicts(chosen, setting)
+        if not chosen.trials:
+            _print_verdicts(chosen, setting, found)
     code = summary.exit_code(runs, found)
     if code == 130:
         raise Stop("interrupted. What was observed is stored; the same command goes on where this one stopped.", code)
@@ -52,14 +52,17 @@ def execute(
         raise Stop(f"could not run, wholly or in part: {', '.join(unable)}", code)
 
 
-def _print_verdicts(chosen: Chosen, setting: Setting) -> None:
-    """Show what the results say about the claims, where there is a view for it."""
-    if util.find_spec("repro.show.verdicts") is None:
-        return
-    view_of_verdicts = import_module("repro.show.verdicts")
-    sys.stdout.flush()
-    for failure in chosen.failures:
-        view_of_verdicts.print_from_results(failure, setting.results)
+def _print_verdicts(chosen: Chosen, setting: Setting, found: Sequence[summary.Summary]) -> None:
+    """Show what the results of these cells say about the claims."""
+    from repro.show.verdicts import print_verdicts
+
+    cells = {item.cell for item in found if item.cell}
+    stored = read(setting.results)
+    for damage in stored.damage:
+        terminal.say(f"skipped a line that is no record: {damage}")
+    for failure in chosen.failures if cells else ():
+        print()
+        print_verdicts(failure, [record for record in stored.records if record["cell"] in cells])
 
 
 def chosen_failures(text: str) -> tuple[Failure, ...]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event
 
 from repro.cells.cell import Cell, CellError
-from repro.matrix.attempt import Attempt, Setting, attempt
+from repro.matrix.attempt import CRASHED_WORKER, Attempt, Setting, attempt
 from repro.store.records import Record, record
-from repro.store.writer import Writer
+from repro.store.writer import ResultsError, Writer
 from repro.vocabulary import Trial
 
 AS_DECLARED, SOME_FAILED = 0, 1
@@ -32,17 +33,20 @@ def work(
     writer: Writer,
     *,
     stop: Event,
-    seen: Callable[[Record], None],
+    seen: Callable[[Record], object],
 ) -> Worked:
     """Run trials in a cell until each was observed; write observations for those that could not write their own.
 
-    Raises CellError when pytest cannot run there, or when the cell's time is up.
+    Raises CellError when pytest cannot run there, or when the cell's time is up, ResultsError when results cannot be
+    written.
     """
     deadline = time.monotonic() + setting.limits.cell_seconds
     left = {trial.id: trial for trial in trials}
     as_declared = True
     while left and not stop.is_set():
         done = attempt(cell, list(left.values()), setting, deadline=deadline, stop=stop, seen=seen)
+        if unwritable := re.search(r"cannot write results to [^\n]*", done.output):
+            raise ResultsError(unwritable[0])
         for trial, (started, end, detail) in done.unfinished.items():
             observation = unfinished(started, end, detail)
             writer.append(observation)
@@ -60,7 +64,7 @@ def work(
             break
         if not done.observed and not done.unfinished:
             raise CellError("pytest", _last_words(done))
-        if done.code in (AS_DECLARED, SOME_FAILED) and "crashed while running" not in done.output:
+        if done.code in (AS_DECLARED, SOME_FAILED) and CRASHED_WORKER not in done.output:
             raise CellError("pytest", f"{len(left)} trials were asked for and left out: {_last_words(done)}")
     return Worked(as_declared, interrupted=bool(left))
 

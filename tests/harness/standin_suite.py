@@ -51,8 +51,8 @@ def act(request: pytest.FixtureRequest, writer: Writer, trial: str) -> None:
         while True:
             eaten.append(bytearray(os.urandom(1) * (16 * 2**20)))
             time.sleep(0.01)
-    elif action == "slow":
-        time.sleep(0.3)
-    writer.append(record("observation", cell, **about, end="completed", seconds=0.01, loss_finite=True, moved=True))
+    words = "word " * (1000 if action == "wordy" else 1)
+    facts = {"end": "completed", "seconds": 0.01, "loss_finite": True, "moved": True, "words": words}
+    writer.append(record("observation", cell, **about, **facts))
     if action == "differ":
         pytest.fail("not as declared", pytrace=False)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import tiny_index
 
 from repro.cells import ambient, spec
 from repro.cells.build import Builder
@@ -21,7 +22,6 @@ from repro.cells.locks import BusyError, lock
 from repro.cells.places import python_path, suite
 from repro.cells.releases import Release, SelectionError, table
 from repro.cells.spec import Spec, python_of, specify
-from tests.harness import tiny_index
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -126,7 +126,8 @@ def test_a_cell_that_cannot_be_resolved_says_why_and_leaves_nothing(cache: Cache
     with pytest.raises(CellError, match=r"4\.49\.0") as raised:
         Builder(cache).get(tiny_spec("4.49.0"))
     assert raised.value.stage == "resolve"
-    assert cache.cells() == cache.leftovers() == []
+    assert not cache.cells()
+    assert not cache.leftovers()
 
 
 def test_without_a_network_the_reason_is_told(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,16 +11,18 @@ import textwrap
 import time
 from collections import Counter
 from pathlib import Path
-from threading import Event, Timer
+from threading import Event
 
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from standin import CELL, FAILURE, Few, Standin
 
 from repro.catalog import find
 from repro.cells.cache import Cache
-from repro.cells.cell import Cell, CellError
+from repro.cells.cell import CellError
+from repro.cells.releases import Table, table
 from repro.matrix import attempt as attempts
 from repro.matrix import plan as planning
 from repro.matrix.attempt import Setting
@@ -30,60 +31,10 @@ from repro.matrix.plan import Candidate, Chosen
 from repro.matrix.progress import Progress
 from repro.matrix.run import check_writable, run
 from repro.matrix.summary import exit_code, summarize
-from repro.matrix.work import Worked, work
+from repro.matrix.work import Worked
 from repro.store.reader import read
 from repro.store.records import Record
 from repro.store.writer import ResultsError, Writer
-
-FAILURE = "whisper-double-backward"
-NEUTRAL = "no:stepwise"
-"""Given instead of the project's plugin: the stand-in's `conftest.py` does what that would."""
-
-CELL = Cell(
-    Path(sys.executable),
-    {
-        "cell": "standin",
-        "transformers": "0",
-        "torch": "0",
-        "python": "3",
-        "device": "cpu",
-        "resolved": {"pytest-xdist": "3"},
-    },
-    "standin",
-)
-
-
-class Standin:
-    """A suite that misbehaves on request, and what running it stored."""
-
-    def __init__(self, root: Path) -> None:
-        self.suite = root / "suite"
-        self.results = root / "results"
-        self.suite.mkdir()
-        self.results.mkdir()
-        shutil.copy(Path(__file__).with_name("standin_suite.py"), self.suite / "conftest.py")
-        (self.suite / "test_standin.py").write_text("def test_trial(act): pass\n")
-        self.trials = planning.Chosen((find(FAILURE),), "reference").on("cpu")[:6]
-
-    def act(self, *actions: str) -> None:
-        named = {trial.id: action for trial, action in zip(self.trials, actions, strict=False)}
-        (self.suite / "actions.json").write_text(json.dumps(named))
-
-    def setting(self, limits: Limits | None = None, workers: int = 1) -> Setting:
-        return Setting(self.results, limits or Limits(), workers, "reference", self.suite, NEUTRAL)
-
-    def work(self, limits: Limits | None = None, workers: int = 1, stop: Event | None = None) -> Worked:
-        known = planning.observations(self.results).get("standin", set())
-        left = [trial for trial in self.trials if trial.id not in known]
-        writer = Writer(self.results, "matrix")
-        return work(CELL, left, self.setting(limits, workers), writer, stop=stop or Event(), seen=lambda _: None)
-
-    def observed(self) -> list[Record]:
-        return list(read(self.results).of_kind("observation"))
-
-    def ends(self) -> list[str]:
-        by_trial = {record["trial"]: record["end"] for record in self.observed()}
-        return [by_trial.get(trial.id, "missing") for trial in self.trials]
 
 
 @pytest.fixture
@@ -124,7 +75,7 @@ def test_a_process_that_leaves_without_a_word_is_a_crash_with_its_exit_code(stan
     standin.act("leave")
     standin.work()
     assert standin.ends() == ["crashed", *["completed"] * 5]
-    assert "exit code 5" in [record["detail"] for record in standin.observed() if record["end"] == "crashed"][0]
+    assert "exit code 5" in next(r["detail"] for r in standin.observed() if r["end"] == "crashed")
 
 
 def test_a_cell_that_takes_too_much_memory_loses_its_largest_trial(standin: Standin) -> None:
@@ -143,8 +94,12 @@ def test_a_cell_past_its_time_fails_and_keeps_what_it_has(standin: Standin) -> N
 def test_an_interrupt_keeps_what_was_observed_and_the_next_run_does_the_rest_once(standin: Standin) -> None:
     standin.act("train", "train", "hang")
     stop = Event()
-    Timer(2.0, stop.set).start()
-    assert standin.work(stop=stop).interrupted
+
+    def stop_in_the_third(record: Record) -> None:
+        if record["kind"] == "started" and record["trial"] == standin.trials[2].id:
+            stop.set()
+
+    assert standin.work(stop=stop, seen=stop_in_the_third).interrupted
     assert standin.ends() == ["completed", "completed", *["missing"] * 4]
     standin.act()
     assert not standin.work().interrupted
@@ -166,28 +121,23 @@ def test_results_that_cannot_be_written_stop_before_anything_runs(tmp_path: Path
             check_writable(place)
 
 
-class Few(Chosen):
-    """The stand-in's trials, whatever was asked for."""
-
-    def on(self, device: str) -> list[planning.Trial]:
-        return super().on(device)[:6]
-
-
 PROGRAM = """
-    import resource, sys
+    import resource
+    import sys
     from pathlib import Path
+    sys.path.insert(0, sys.argv[2])
     from repro.__main__ import _end
     from repro.catalog import find
     from repro.commands import Stop
     from repro.matrix.command import execute
     from repro.matrix.plan import Candidate, Planned, remaining, observations
     from repro.store.writer import ResultsError
-    from tests.harness.test_matrix import CELL, FAILURE, Few, Standin
+    from standin import CELL, FAILURE, Few, Standin
 
     standin = Standin.__new__(Standin)
     standin.suite, standin.results = Path(sys.argv[1], "suite"), Path(sys.argv[1], "results")
-    if len(sys.argv) > 2:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+    if len(sys.argv) > 3:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
     chosen = Few((find(FAILURE),), "reference")
     left, done = remaining(CELL, chosen, observations(standin.results))
     planned = Planned(Candidate("the stand-in", python=CELL.python), CELL, left, done)
@@ -201,8 +151,8 @@ PROGRAM = """
 
 
 def start(standin: Standin, *words: str) -> subprocess.Popen[str]:
-    program = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(standin.suite.parent), *words]
-    return subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    program = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(standin.suite.parent), str(Path(__file__).parent)]
+    return subprocess.Popen([*program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def until_observed(standin: Standin, count: int) -> None:
@@ -242,7 +192,7 @@ def test_a_matrix_that_is_killed_leaves_no_process_and_goes_on_where_it_stopped(
 
 
 def test_a_full_disk_is_said_and_what_was_stored_before_stays(standin: Standin) -> None:
-    standin.act(*["slow"] * 6)
+    standin.act(*["wordy"] * 6)
     process = start(standin, "1000")
     _, said = process.communicate(timeout=60)
     assert process.returncode == 3
@@ -251,6 +201,7 @@ def test_a_full_disk_is_said_and_what_was_stored_before_stays(standin: Standin) 
     _, said = process.communicate(timeout=60)
     assert process.returncode == 3
     assert "cannot write results" in said
+    assert standin.ends() == ["missing"] * 6
     assert read(standin.results).damage == ()
 
 
@@ -371,7 +322,5 @@ def test_a_release_before_the_failure_and_one_with_it_differ_in_real_cells(tmp_p
     assert bad.outcomes == {"trains": 1, "double backward": 1}
 
 
-def planning_table() -> planning.Table:
-    from repro.cells.releases import table
-
+def planning_table() -> Table:
     return table()
