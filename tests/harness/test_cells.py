@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import tiny_index
 
 from repro.cells import ambient, spec
 from repro.cells.build import Builder
@@ -22,6 +21,8 @@ from repro.cells.locks import BusyError, lock
 from repro.cells.places import python_path, suite
 from repro.cells.releases import Release, SelectionError, table
 from repro.cells.spec import Spec, python_of, specify
+
+from . import tiny_index
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 

@@ -17,7 +17,6 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from standin import CELL, FAILURE, Few, Standin
 
 from repro.catalog import find
 from repro.cells.cache import Cache
@@ -35,6 +34,8 @@ from repro.matrix.work import Worked
 from repro.store.reader import read
 from repro.store.records import Record
 from repro.store.writer import ResultsError, Writer
+
+from .standin import CELL, FAILURE, Few, Standin
 
 
 @pytest.fixture
