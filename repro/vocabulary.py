@@ -109,6 +109,24 @@ class Constraint:
 
 
 @dataclass(frozen=True)
+class Clue:
+    """What else a pasted text shows where a symptom was printed: evidence for triage, beside exception and message.
+
+    It is found where the traceback passes the `frames` in this order, from the outermost (each written as
+    `end of the file's path:function`, either of them empty for any), and where a line matches the expression `text`;
+    what is empty asks for nothing. `weight`, between -1 and 1, is added to the confidence where it is found. A clue
+    with frames that is `needed` is subtracted where a traceback with frames lacks it. `says` completes the sentence
+    "the text shows that ...".
+    """
+
+    says: str
+    weight: float
+    frames: tuple[str, ...] = ()
+    text: str = ""
+    needed: bool = False
+
+
+@dataclass(frozen=True)
 class Symptom:
     """How a failure shows itself: an exception of a type and with a message, or a fact of a run that did not raise."""
 
@@ -117,6 +135,7 @@ class Symptom:
     exception: str = ""
     message: str = ""
     shows: Callable[[Facts], bool] | None = None
+    clues: tuple[Clue, ...] = ()
 
     def seen_in(self, facts: Facts) -> bool:
         """Tell whether these facts show the symptom."""
