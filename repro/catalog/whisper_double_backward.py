@@ -8,6 +8,7 @@ from repro.vocabulary import (
     GRADIENTS_MISSING,
     TRAINS,
     Claim,
+    Clue,
     Configuration,
     Constraint,
     Factor,
@@ -271,6 +272,46 @@ model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentran
     ),
 )
 
+_WHISPER = Clue("Whisper is what is trained", 0.08, text=r"[Ww]hisper")
+_CHECKPOINTING = Clue(
+    "gradient checkpointing is on",
+    0.08,
+    text=r"(?:gradient|activation)_checkpointing(?:_enable\(|\W{1,4}True)|torch/utils/checkpoint",
+)
+_TRAINER_STEP = Clue("transformers' Trainer takes the step", 0.05, frames=("transformers/trainer.py:training_step",))
+
+DOUBLE_BACKWARD_CLUES = (
+    Clue(
+        "a reentrant checkpoint runs a backward of its own, and that is the one that fails",
+        0.35,
+        frames=("torch/utils/checkpoint.py:backward",),
+        needed=True,
+    ),
+    _WHISPER,
+    _CHECKPOINTING,
+    _TRAINER_STEP,
+)
+NO_GRADIENT_CLUES = (
+    Clue(
+        "torch warned that no input of a checkpoint requires a gradient",
+        0.2,
+        text=r"None of the inputs have requires_grad=True",
+    ),
+    Clue("LoRA is in use", 0.05, text=r"(?i)\b(?:lora|peft)"),
+    Clue("the loss itself has no gradient", 0.05, frames=("torch/_tensor.py:backward",)),
+    _WHISPER,
+    _CHECKPOINTING,
+    _TRAINER_STEP,
+)
+PREDICT_REFUSES_CLUES = (
+    Clue("`generate` names `predict_with_generate`", 0.2, text=r"model_kwargs.{1,200}predict_with_generate"),
+    Clue(
+        "`predict` was called, and passed it on",
+        0.25,
+        frames=("transformers/trainer_seq2seq.py:predict", "transformers/trainer_seq2seq.py:prediction_step"),
+    ),
+)
+
 FAILURE = Failure(
     id="whisper-double-backward",
     title="Whisper with gradient checkpointing: Trying to backward through the graph a second time",
@@ -285,18 +326,21 @@ FAILURE = Failure(
             "the second decoder layer's backward walks the encoder's graph again, which the first one freed",
             exception="RuntimeError",
             message=r"Trying to backward through the graph a second time",
+            clues=DOUBLE_BACKWARD_CLUES,
         ),
         Symptom(
             NO_GRADIENT,
             "no checkpointed layer of the decoder has a positional input that needs a gradient",
             exception="RuntimeError",
             message=r"element 0 of tensors does not require grad and does not have a grad_fn",
+            clues=NO_GRADIENT_CLUES,
         ),
         Symptom(
             PREDICT_REFUSES,
             "`predict` hands its extra arguments to `generate`, which knows no `predict_with_generate`",
             exception="ValueError",
             message=r"model_kwargs.*predict_with_generate",
+            clues=PREDICT_REFUSES_CLUES,
         ),
     ),
     factors=FACTORS,
