@@ -29,6 +29,10 @@ _BUILTIN_PARENTS = {"OutOfMemoryError": ("RuntimeError",)}
 """Bases of exceptions whose name alone is printed."""
 
 
+_LEFT_OUT = r"^ *(?:\d{1,4} frames|(?:\[?\.\.\.|…).{0,60})$"
+"""A line that stands for frames which a notebook hid or a person left out."""
+
+
 @dataclass(frozen=True)
 class Evidence:
     """One thing looked for, whether the text shows it, and what that adds to the confidence."""
@@ -164,7 +168,8 @@ def _weigh(clue: Clue, frames: Sequence[Frame], text: _Text) -> Evidence:
     found = (not clue.frames or passes(frames, clue.frames)) and (not clue.text or text.shows(clue.text))
     if found:
         return Evidence(clue.says, True, clue.weight)
-    against = -clue.weight if clue.needed and frames else 0.0
+    # Only a traceback that is there in full can speak against a failure by what it lacks.
+    against = -clue.weight if clue.needed and frames and not text.shows(_LEFT_OUT) else 0.0
     return Evidence(clue.says, False, against)
 
 
