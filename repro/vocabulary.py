@@ -205,11 +205,20 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Recognised:
+    """A live trainer as one failure sees it: the configuration that it is, and the mechanism of what is loaded."""
+
+    configuration: Configuration
+    mechanism: Mechanism
+
+
+@dataclass(frozen=True)
 class Failure:
     """One known way to fail. Everything else in the project is derived from these declarations.
 
     `observe` runs one trial in the current process and returns its facts; `probe` returns the mechanism facts of the
     current release. Both import what they need when called, so that the catalogue itself never imports torch.
+    `recognise` looks at a `repro.guard.live.Live`, and returns None where the failure has nothing to say about it.
     """
 
     id: str
@@ -228,6 +237,7 @@ class Failure:
     full_scopes: tuple[Scope, ...] = ("model",)
     pairwise_scopes: tuple[Scope, ...] = ("trainer",)
     retired: str = ""
+    recognise: Callable[[Any], Recognised | None] | None = None
 
     def __post_init__(self) -> None:
         """Complete the reported configuration, so that a report names only what it deviates in."""

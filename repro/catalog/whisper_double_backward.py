@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from repro.vocabulary import (
     GRADIENTS_MISSING,
@@ -15,6 +16,7 @@ from repro.vocabulary import (
     Facts,
     Failure,
     Mechanism,
+    Recognised,
     Scope,
     Source,
     Symptom,
@@ -143,6 +145,12 @@ def _probe() -> Mechanism:
     from repro.observe import whisper_model
 
     return whisper_model.probe()
+
+
+def _recognise(live: Any) -> Recognised | None:
+    from repro.guard import whisper
+
+    return whisper.recognise(FAILURE, live)
 
 
 PLAIN = Configuration({factor.name: factor.default for factor in FACTORS})
@@ -354,6 +362,7 @@ FAILURE = Failure(
     ),
     observe=_observe,
     probe=_probe,
+    recognise=_recognise,
     claims=CLAIMS,
     sources=(
         Source("report", "a report with its answer: Whisper small, Seq2SeqTrainer, fp16, checkpointing enabled twice"),
