@@ -61,17 +61,11 @@ def _alarms(situation: Live) -> Iterator[Alarm]:
 
 
 def _predicted(failure: Failure, recognised: Recognised) -> Iterator[Alarm]:
-    outcome = _outcome(failure, recognised)
+    outcome = failure.trigger.predict(recognised.configuration, "trainer", recognised.mechanism)
     if outcome in (None, TRAINS):
         return
     says = next((symptom.says for symptom in failure.symptoms if symptom.outcome == outcome), failure.summary)
     yield Alarm(failure.id, str(outcome), says, tuple(_cures(failure, recognised)))
-
-
-def _outcome(failure: Failure, recognised: Recognised) -> str | None:
-    if recognised.configuration.get("checkpointing") == "off":
-        return TRAINS
-    return failure.trigger.predict(recognised.configuration, "trainer", recognised.mechanism)
 
 
 def _cures(failure: Failure, recognised: Recognised) -> Iterator[Claim]:

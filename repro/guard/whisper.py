@@ -22,9 +22,10 @@ def recognise(failure: Failure, live: Live) -> Recognised | None:
         return None
     levels = {**checkpointing.levels(live), **_model_levels(live), **_trainer_levels(live)}
     configuration = failure.configuration(**levels)
-    if levels["checkpointing"] == "off":
+    if levels["checkpointing"] == "off" or levels["use_reentrant"] == "False":
+        # Nothing in the trigger asks how it is checkpointed then, and looking takes some milliseconds.
         return Recognised(configuration, {})
-    return Recognised(configuration, _mechanism(live, str(levels["lora"])))
+    return Recognised(configuration, _mechanism(live))
 
 
 def _model_levels(live: Live) -> dict[str, str | int]:
@@ -35,7 +36,7 @@ def _model_levels(live: Live) -> dict[str, str | int]:
         "use_cache": "untouched" if model.config.use_cache is not False else "False",
         "decoder_layers": max(1, min(3, len(model.model.decoder.layers))),
         "encoder": "trainable" if trained else "frozen",
-        "lora": ("after" if _inputs_made_to_need_gradients(model) else "before") if live.has_adapters else "off",
+        "lora": _lora(live),
         "attention": "eager" if getattr(model.config, "_attn_implementation", "") == "eager" else "sdpa",
     }
 
@@ -56,13 +57,17 @@ def _text(strategy: Any) -> str:
     return str(getattr(strategy, "value", strategy))
 
 
-def _inputs_made_to_need_gradients(model: Any) -> bool:
-    """Tell whether peft found checkpointing on already, and made the inputs of the stacks need gradients for it."""
-    embeddings = model.get_input_embeddings()
-    return bool(embeddings is not None and embeddings._forward_hooks)
+def _needing_hooks(model: Any) -> dict[str, Any]:
+    """Return the modules before the layers whose output is made to need a gradient, as peft and transformers do it."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if ".layers." not in name
+        and any("require_grad" in getattr(hook, "__name__", "") for hook in module._forward_hooks.values())
+    }
 
 
-def _mechanism(live: Live, lora: str) -> Mechanism:
+def _mechanism(live: Live) -> Mechanism:
     """Look at how the classes at hand, patched or not, checkpoint a Whisper: on a tiny one, in a forward pass."""
     import torch
 
@@ -71,16 +76,24 @@ def _mechanism(live: Live, lora: str) -> Mechanism:
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.enable_grad():
         # Watched from before checkpointing is enabled, for that is when a model takes hold of the function.
         with spy.watching() as seen:
-            model = _tiny(kind, checkpointed=True)
+            model = _tiny(kind)
+            model.gradient_checkpointing_enable()
             _forward(model)
         mechanism["default_mode"] = "reentrant" if "reentrant" in seen.modes else "non-reentrant"
         mechanism["live_keywords"] = sorted(seen.live_keywords)
-        if lora != "off":
-            mechanism["inputs_with_gradient"][lora] = _inputs_with_gradient(kind, live, lora)
+        if live.has_adapters:
+            mechanism["inputs_with_gradient"][_lora(live)] = _inputs_with_gradient(model, live)
     return mechanism
 
 
-def _tiny(kind: Any, *, checkpointed: bool) -> Any:
+def _lora(live: Live) -> str:
+    """Return the level of the factor `lora`: adapters put on after checkpointing make the inputs need gradients."""
+    if not live.has_adapters:
+        return "off"
+    return "after" if _needing_hooks(live.inner) else "before"
+
+
+def _tiny(kind: Any) -> Any:
     from transformers import WhisperConfig
 
     config = WhisperConfig(
@@ -88,10 +101,7 @@ def _tiny(kind: Any, *, checkpointed: bool) -> Any:
         decoder_attention_heads=1, encoder_ffn_dim=4, decoder_ffn_dim=4, max_source_positions=2, max_target_positions=4,
         dropout=0.0, pad_token_id=0, bos_token_id=1, decoder_start_token_id=1, eos_token_id=2,
     )  # fmt: skip
-    model = kind(config).train()
-    if checkpointed:
-        model.gradient_checkpointing_enable()
-    return model
+    return kind(config).train()
 
 
 def _forward(model: Any) -> None:
@@ -100,20 +110,21 @@ def _forward(model: Any) -> None:
     model(input_features=torch.zeros(1, 2, 4), labels=torch.zeros(1, 2, dtype=torch.long))
 
 
-def _inputs_with_gradient(kind: Any, live: Live, lora: str) -> list[str]:
-    """Return the stacks whose first layer gets an input that needs a gradient, with adapters where the live model's are."""
-    import peft
+def _inputs_with_gradient(tiny: Any, live: Live) -> list[str]:
+    """Return the stacks whose first layer gets an input that needs a gradient.
 
-    trained = [name for name, p in live.inner.named_parameters() if p.requires_grad]
-    inside = r".*decoder.*" if not any(".encoder." in name for name in trained) else r".*"
-    model = _tiny(kind, checkpointed=lora == "after")
-    wrapped = peft.get_peft_model(model, peft.LoraConfig(r=1, target_modules=rf"{inside}\.(q_proj|v_proj)"))
-    if lora == "before":
-        wrapped.gradient_checkpointing_enable()
-    reached = []
-    for name, stack in whisper_setup.stacks(wrapped).items():
+    The tiny model trains what the live one trains before its layers, and has the same hooks there.
+    """
+    trained = {name for name, parameter in live.inner.named_parameters() if parameter.requires_grad}
+    for name, parameter in tiny.named_parameters():
+        module = name.rpartition(".")[0]
+        parameter.requires_grad_(any(other.startswith(module + ".") for other in trained))
+    for name in _needing_hooks(live.inner):
+        tiny.get_submodule(name).register_forward_hook(lambda _module, _inputs, output: output.requires_grad_(True))
+    reached: set[str] = set()
+    for name, stack in whisper_setup.stacks(tiny).items():
         stack.layers[0].register_forward_pre_hook(
-            lambda _layer, inputs, name=name: reached.append(name) if inputs and inputs[0].requires_grad else None
+            lambda _layer, inputs, name=name: reached.add(name) if inputs and inputs[0].requires_grad else None
         )
-    _forward(wrapped)
-    return sorted(set(reached))
+    _forward(tiny)
+    return sorted(reached)
