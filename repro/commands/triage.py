@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from repro.commands import DONE, NOT_AS_DECLARED, WRONG_USAGE, JsonOption, Stop
+from repro.commands import DEFAULT_RESULTS, DONE, NOT_AS_DECLARED, WRONG_USAGE, JsonOption, Stop
 
 if TYPE_CHECKING:
     from repro.triage.advice import Advice
@@ -41,8 +41,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Say which known failure a traceback shows, whether your versions have it, and what cures it there.
 
-        Takes text as it was copied: from a terminal, a log, a notebook, a page in HTML. Ends with 0 for a known failure,
-        with 1 for none of ours.
+        Takes text as it was copied: from a terminal, a log, a notebook, a page in HTML. Ends with 0 for a known
+        failure, with 1 for none of ours.
         """
         from repro.catalog import failures
         from repro.show import terminal
@@ -50,14 +50,22 @@ def register(app: typer.Typer) -> None:
 
         text = _text(file)
         known = _versions(environment, requirements)
-        reference = answers.Reference((results,)) if results else None
-        answer = answers.triage(text, failures().values(), known, reference)
+        answer = answers.triage(text, failures().values(), known, _places(results))
         if as_json:
             terminal.print_json(answer.as_json())
         else:
             for line in describe(answer):
                 typer.echo(line)
         raise typer.Exit(DONE if answer.match else NOT_AS_DECLARED)
+
+
+def _places(results: Path | None) -> list[Path]:
+    """Return the results to answer from: those named, else those that come along, else those of this directory."""
+    from repro.triage.history import REFERENCE
+
+    if results is not None:
+        return [results]
+    return [place for place in (REFERENCE, DEFAULT_RESULTS) if place.is_dir()][:1]
 
 
 def _text(file: str) -> str:
@@ -107,6 +115,8 @@ def _known(answer: Answer) -> Iterable[str]:
     assert match is not None
     yield f"{match.failure.id}: {match.failure.title}"
     yield f"{INDENT}{match.failure.summary}"
+    if len(match.failure.symptoms) > 1:
+        yield f"{INDENT}What you see of it: {match.symptom.outcome}; {match.symptom.says}."
     yield ""
     yield f"How sure: {match.confidence:.0%}"
     for item in match.evidence:
@@ -139,7 +149,8 @@ def _unknown(answer: Answer) -> Iterable[str]:
         yield f"It raises {answer.raised.type or 'an exception whose name was cut off'}{': ' + first if first else ''}"
     yield from _memory(answer)
     if answer.nearest is not None:
-        yield f"Nearest: {answer.nearest.failure.id} ({answer.nearest.failure.title}), at {answer.nearest.confidence:.0%}"
+        failure = answer.nearest.failure
+        yield f"Nearest: {failure.id} ({failure.title}), at {answer.nearest.confidence:.0%}"
         yield f"{INDENT}The difference: {answer.nearest.difference or 'the evidence does not suffice'}."
     if answer.versions.found:
         yield f"Versions: {_versions_line(answer)}"
@@ -158,7 +169,8 @@ def _memory(answer: Answer) -> Iterable[str]:
         return
     where = f"the {memory.device}'s memory"
     when = f"in {memory.phase}, {memory.doing}" if memory.phase else "when, the text does not show: no frame tells"
-    yield f"Out of memory: {where}; {when}{' (in an evaluation that a callback started)' if memory.from_callback else ''}"
+    callback = " (in an evaluation that a callback started)" if memory.from_callback else ""
+    yield f"Out of memory: {where}; {when}{callback}"
     yield f"{INDENT}{memory.because}."
     if memory.wanted_bytes is not None:
         of = f" of {memory.capacity_bytes / 2**30:.2f} GiB in all" if memory.capacity_bytes else ""
@@ -172,8 +184,7 @@ def _section(title: str, advice: tuple[Advice, ...], *, with_code: bool) -> Iter
     yield title
     for item in advice:
         yield f"{INDENT}{item.claim.says} [{item.claim.id}: {item.verdict}]"
-        if item.evidence:
-            yield f"{INDENT}{INDENT}{item.evidence}"
+        yield f"{INDENT}{INDENT}measured: {item.detail}"
         if with_code and item.claim.code:
             for line in item.claim.code.strip("\n").split("\n"):
                 yield f"{INDENT}{INDENT}{line}"

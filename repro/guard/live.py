@@ -1,4 +1,4 @@
-"""A live trainer, as failures look at it: the model without wrappers, the arguments under either spelling, the callbacks."""
+"""A live trainer, as failures look at it: the model without wrappers, the arguments under either spelling."""
 
 from __future__ import annotations
 

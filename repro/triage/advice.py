@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from repro.store.records import Record
 from repro.triage.history import Seen
 from repro.vocabulary import Claim, Failure
 
-_SILENT = ("not observable", "not needed", "not observed", "")
+if TYPE_CHECKING:
+    from repro.judge.verdicts import Verdict
+
+_SILENT = (None, "not observable", "not needed")
 """Verdicts that say nothing about what advice is worth."""
 
 _FOR = ("resolves", "confirmed")
@@ -19,12 +22,13 @@ _FOR = ("resolves", "confirmed")
 
 @dataclass(frozen=True)
 class Advice:
-    """A claim with what became of it: `verdicts` by release, and the evidence of the newest of them."""
+    """A claim with what became of it: `verdicts` by release; detail, evidence and spelling of the newest of them."""
 
     claim: Claim
     verdicts: Mapping[str, str]
-    evidence: str
-    spelling: str = ""
+    detail: str
+    evidence: tuple[str, ...]
+    spelling: str
 
     @property
     def verdict(self) -> str:
@@ -38,60 +42,69 @@ class Advice:
             "says": self.claim.says,
             "verdict": self.verdict,
             "transformers": list(self.verdicts),
-            "evidence": self.evidence,
+            "detail": self.detail,
+            "evidence": list(self.evidence),
             "spelling": self.spelling,
             "code": self.claim.code,
         }
 
 
-def advise(
-    failure: Failure, records: Sequence[Record], cells: Sequence[Seen]
-) -> tuple[tuple[Advice, ...], tuple[Advice, ...], tuple[Advice, ...]]:
-    """Return the advice that cures the failure in these cells, that which does not in any, and that which depends."""
-    if not cells:
-        return (), (), ()
-    from repro.judge.verdicts import verdicts
+@dataclass(frozen=True)
+class Advised:
+    """Advice that cures a failure in some releases, advice that helps in none of them, and advice that depends."""
 
-    return sort(failure, verdicts(failure, records), {cell.transformers for cell in cells})
+    cures: tuple[Advice, ...] = ()
+    refuted: tuple[Advice, ...] = ()
+    depends: tuple[Advice, ...] = ()
 
 
-def sort(
-    failure: Failure, rows: Iterable[Mapping[str, Any]], releases: set[str]
-) -> tuple[tuple[Advice, ...], tuple[Advice, ...], tuple[Advice, ...]]:
-    """Sort verdicts on the claims in some releases into cures, refuted advice, and advice that depends."""
-    by_claim: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+def advise(failure: Failure, records: Sequence[Record], near: Sequence[Seen]) -> Advised:
+    """Return what each piece of advice is worth in the cells an answer rests on: in those that have the failure."""
+    places = {cell.cell for cell in near if cell.affected}
+    if not places:
+        return Advised()
+    from repro.judge.observed import cells
+    from repro.judge.verdicts import judge
+
+    observed = cells(failure, records)
+    rows = [
+        verdict
+        for cell in observed
+        if cell.id in places
+        for claim in failure.claims
+        for verdict in judge(failure, claim, cell, observed)
+    ]
+    return sort(failure, rows)
+
+
+def sort(failure: Failure, rows: Iterable[Verdict]) -> Advised:
+    """Sort verdicts on the claims into cures, refuted advice, and advice that depends on the cell."""
+    by_claim: dict[str, list[Verdict]] = defaultdict(list)
     for row in rows:
-        if row["transformers"] in releases and row["verdict"] not in _SILENT:
-            by_claim[row["claim"]].append(row)
-    cures, refuted, depends = [], [], []
+        if row.verdict not in _SILENT:
+            by_claim[row.claim].append(row)
+    cures: list[Advice] = []
+    refuted: list[Advice] = []
+    depends: list[Advice] = []
     for claim in failure.claims:
         its_rows = _best_spelling(by_claim.get(claim.id, []))
         if not its_rows:
             continue
-        good = [row["verdict"] in _FOR for row in its_rows]
-        advice = Advice(
-            claim,
-            {row["transformers"]: row["verdict"] for row in its_rows},
-            str(its_rows[-1].get("evidence") or ""),
-            str(its_rows[-1].get("spelling") or ""),
-        )
-        if claim.kind == "statement":
-            if not any(good):
-                refuted.append(advice)
-        elif all(good):
-            cures.append(advice)
-        elif not any(good):
+        good = [row.verdict in _FOR for row in its_rows]
+        newest = its_rows[-1]
+        verdicts = {row.transformers: str(row.verdict) for row in its_rows}
+        advice = Advice(claim, verdicts, newest.detail, newest.evidence, newest.spelling)
+        if not any(good):
             refuted.append(advice)
-        else:
-            depends.append(advice)
-    return tuple(cures), tuple(refuted), tuple(depends)
+        elif claim.kind == "advice":
+            (cures if all(good) else depends).append(advice)
+    return Advised(tuple(cures), tuple(refuted), tuple(depends))
 
 
-def _best_spelling(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return, per release and cell, the row of the spelling that exists there."""
-    best: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+def _best_spelling(rows: list[Verdict]) -> list[Verdict]:
+    """Return, for each cell, the row of the spelling that exists there."""
+    best: dict[str, Verdict] = {}
     for row in rows:
-        key = (row["transformers"], row["torch"], row["device"])
-        if key not in best or best[key]["verdict"] == "unavailable":
-            best[key] = row
+        if row.cell not in best or best[row.cell].verdict == "unavailable":
+            best[row.cell] = row
     return list(best.values())

@@ -1,14 +1,14 @@
-"""The answer to a pasted text: which failure, how sure, whether these versions have it, what cures it and what does not."""
+"""The answer to a pasted text: which failure, how sure, whether these versions have it, and what cures it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from repro.triage import history, out_of_memory, ranking, settings, tracebacks, versions
-from repro.triage.advice import Advice, advise
+from repro.triage.advice import Advice, Advised, advise
 from repro.triage.history import Affected
 from repro.triage.out_of_memory import OutOfMemory
 from repro.triage.ranking import Match
@@ -50,7 +50,9 @@ class Answer:
             "refuted": [advice.as_json() for advice in self.refuted],
             "depends": [advice.as_json() for advice in self.depends],
             "nearest": _nearest_json(self.nearest),
-            "evidence": [{"says": e.says, "found": e.found, "weight": e.weight} for e in match.evidence] if match else [],
+            "evidence": [{"says": e.says, "found": e.found, "weight": e.weight} for e in match.evidence]
+            if match
+            else [],
             "exception": {"type": self.raised.type, "message": self.raised.message[:500]} if self.raised else None,
             "settings": {name: list(values) for name, values in self.settings.items()},
             "out_of_memory": None if memory is None else vars(memory),
@@ -59,23 +61,16 @@ class Answer:
         }
 
 
-@dataclass(frozen=True)
-class Reference:
-    """Where stored results are looked for: the directory a user named, or what comes with the package."""
-
-    places: tuple[Path, ...] = field(default_factory=lambda: (history.REFERENCE,))
-
-
 def triage(
     text: str,
     failures: Iterable[Failure],
     known: Versions | None = None,
-    reference: Reference | None = None,
+    places: Sequence[Path] = (),
 ) -> Answer:
     """Answer a pasted text.
 
     `known` are versions from an environment or a list of packages; what they say goes before what the text says.
-    Raises ResultsError when results that were asked for by name cannot be read.
+    `places` are directories or files of results to answer from. Raises ResultsError when one cannot be read.
     """
     failures = list(failures)
     report = tracebacks.parse(text)
@@ -93,22 +88,34 @@ def triage(
         affected=Affected(None, ""),
         notes=(*theirs.notes, *_contradictions(known, stated)),
     )
-    return _with_history(answer, match, reference or Reference()) if match else answer
+    return _with_history(answer, match, places) if match else answer
 
 
-def _with_history(answer: Answer, match: Match, reference: Reference) -> Answer:
-    from dataclasses import replace
-
-    failure = match.failure
-    records = history.records(failure, reference.places)
-    cells = history.seen(failure, records)
+def _with_history(answer: Answer, match: Match, places: Sequence[Path]) -> Answer:
+    """Complete an answer by what was observed of the failure: where it is, and what each piece of advice is worth."""
+    failure, outcome = match.failure, match.symptom.outcome
+    records, damage = history.records(failure, places)
+    where = history.seen(failure, records, outcome)
     transformers = answer.versions.found.get("transformers")
-    state = history.affected(cells, transformers, answer.versions.found.get("torch"))
-    near = [cell for cell in state.near if cell.affected] or list(state.near)
-    cures, refuted, depends = advise(failure, records, near)
-    release = transformers or (near[-1].transformers if near else "")
+    state = history.affected(where, transformers, answer.versions.found.get("torch"))
+    notes = [*answer.notes, *damage]
+    advice = Advised()
+    if outcome == failure.symptoms[0].outcome:
+        advice = advise(failure, records, state.near)
+    else:
+        notes.append(f"advice was judged on another symptom of this failure ({failure.symptoms[0].outcome})")
+    affected = [cell.transformers for cell in state.near if cell.affected]
+    release = transformers or (affected[-1] if affected else "")
     prove = f"repro run {failure.id}" + (f" --transformers {release}" if release else "")
-    return replace(answer, affected=state, cures=cures, refuted=refuted, depends=depends, prove=prove)
+    return replace(
+        answer,
+        affected=state,
+        cures=advice.cures,
+        refuted=advice.refuted,
+        depends=advice.depends,
+        prove=prove,
+        notes=tuple(notes),
+    )
 
 
 def _without_messages(report: tracebacks.Report) -> Sequence[str]:

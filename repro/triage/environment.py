@@ -8,7 +8,9 @@ from pathlib import Path
 
 from repro.triage.versions import PACKAGES, Versions, settled
 
-_INSTALLED = re.compile(r"(?P<name>[A-Za-z][\w.]*?)-(?P<version>\d[\w.!]*)(?:\+[\w.]+)?(?:-py3[.\d]*)?\.(?:dist-info|egg-info|egg)")
+_INSTALLED = re.compile(
+    r"(?P<name>[A-Za-z][\w.]*?)-(?P<version>\d[\w.!]*)(?:\+[\w.]+)?(?:-py3[.\d]*)?\.(?:dist-info|egg-info|egg)"
+)
 _PYTHON = re.compile(r"python(3\.\d+)")
 _LIBRARIES = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3*/dist-packages",
               "lib/python3/dist-packages", "local/lib/python3*/dist-packages", "Lib/site-packages")  # fmt: skip
@@ -67,7 +69,7 @@ def _base(prefix: Path) -> Iterator[Path]:
     """Yield the directories of the Python that a virtual environment was told to look through as well."""
     try:
         settings = dict(
-            (part.strip() for part in line.split("=", 1))
+            (line.partition("=")[0].strip(), line.partition("=")[2].strip())
             for line in (prefix / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").splitlines()
             if "=" in line
         )

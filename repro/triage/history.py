@@ -8,9 +8,10 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from repro.judge.observed import Cell, cells
 from repro.store.reader import read
 from repro.store.records import Record
-from repro.vocabulary import TRAINS, Failure
+from repro.vocabulary import TRAINS, UNFINISHED, Failure
 
 REFERENCE = Path(__file__).parent.parent / "reference"
 """Results that come with the package: one set of trials in each release."""
@@ -18,7 +19,7 @@ REFERENCE = Path(__file__).parent.parent / "reference"
 
 @dataclass(frozen=True)
 class Seen:
-    """The reported configuration in one cell: whether it failed there."""
+    """One cell in which a symptom was looked for: whether it was seen there."""
 
     transformers: str
     torch: str
@@ -36,58 +37,69 @@ class Affected:
     near: tuple[Seen, ...] = ()
 
 
-def records(failure: Failure, places: Sequence[Path]) -> list[Record]:
-    """Read the stored results about a failure. The package's own reference may lack; a place that was named may not.
+def records(failure: Failure, places: Sequence[Path]) -> tuple[list[Record], list[str]]:
+    """Read the stored results about a failure, and say which lines could not be read.
 
-    Raises ResultsError when a named place does not exist, or was written by a newer version of this program.
+    Raises ResultsError when a place does not exist, or was written by a newer version of this program.
     """
     found: list[Record] = []
+    notes: list[str] = []
     for place in places:
-        if place == REFERENCE and not place.is_dir():
-            continue
-        found.extend(read(place, containing=failure.id).records)
+        results = read(place, containing=failure.id)
+        found.extend(results.records)
+        if results.damage:
+            notes.append(
+                f"{len(results.damage)} lines of {place} are no records and were skipped ({results.damage[0]})"
+            )
+    return found, notes
+
+
+def seen(failure: Failure, records: Iterable[Record], outcome: str) -> list[Seen]:
+    """Return the cells in which this outcome was looked for and seen, or not seen; the oldest release first.
+
+    The main symptom is looked for in the reported configuration; any other in the configurations that had it anywhere.
+    What ended in another way (another error, a crash, a refused argument) says nothing.
+    """
+    observed = cells(failure, records)
+    trials = {failure.trial(failure.reported).id}
+    if outcome != failure.symptoms[0].outcome:
+        trials = {t for cell in observed for t in cell.observations if _outcome(failure, cell, t) == outcome}
+    found = []
+    for cell in observed:
+        outcomes = {_outcome(failure, cell, trial) for trial in trials} & {outcome, TRAINS}
+        if outcomes and _version(cell.transformers):
+            found.append(Seen(cell.transformers, cell.torch, cell.device, outcome in outcomes, cell.id))
     return found
 
 
-def seen(failure: Failure, records: Iterable[Record]) -> list[Seen]:
-    """Return the cells in which the reported configuration was seen to its end, oldest release first.
-
-    Whatever ended in another way (another error, a crash, a refused argument) says nothing about this failure.
-    """
-    reported = failure.trial(failure.reported).id
-    ours = {symptom.outcome for symptom in failure.symptoms}
-    cells: dict[tuple[str, str, str], Seen] = {}
-    for record in records:
-        if record["kind"] != "observation" or record.get("trial") != reported or not _version(record["transformers"]):
-            continue
-        outcome = failure.outcome(record)
-        if outcome in ours or outcome == TRAINS:
-            key = (record["transformers"], record["torch"], record["device"])
-            cells[key] = Seen(*key, affected=outcome in ours, cell=record["cell"])
-    return sorted(cells.values(), key=lambda cell: (Version(cell.transformers), cell.torch, cell.device))
+def _outcome(failure: Failure, cell: Cell, trial: str) -> str | None:
+    finished = {
+        failure.outcome(record) for record in cell.observations.get(trial, ()) if record["end"] not in UNFINISHED
+    }
+    return finished.pop() if len(finished) == 1 else None
 
 
-def affected(cells: list[Seen], transformers: str | None, torch: str | None = None) -> Affected:
+def affected(places: list[Seen], transformers: str | None, torch: str | None = None) -> Affected:
     """Tell whether a release has the failure that these cells were observed for."""
-    if not cells:
+    if not places:
         return Affected(None, "no stored results: run `repro matrix`, or name --results")
     if transformers is None:
-        return Affected(None, f"the version of transformers is not known. {summary(cells)}", tuple(cells))
+        return Affected(None, f"the version of transformers is not known. {summary(places)}", tuple(places))
     version = _version(transformers)
     if version is None:
-        return Affected(None, f"{transformers!r} is not a version", tuple(cells))
-    same = [cell for cell in cells if Version(cell.transformers).public == version.public]
+        return Affected(None, f"{transformers!r} is not a version", tuple(places))
+    same = [cell for cell in places if Version(cell.transformers).public == version.public]
     if same:
         return _observed(same, torch)
-    older = [cell for cell in cells if Version(cell.transformers) < version]
-    newer = [cell for cell in cells if Version(cell.transformers) > version]
+    older = [cell for cell in places if Version(cell.transformers) < version]
+    newer = [cell for cell in places if Version(cell.transformers) > version]
     return _between(transformers, older, newer)
 
 
-def summary(cells: list[Seen]) -> str:
+def summary(places: list[Seen]) -> str:
     """Say in which observed releases the failure was seen, as runs of neighbouring releases."""
     by_release: dict[str, set[bool]] = {}
-    for cell in cells:
+    for cell in places:
         by_release.setdefault(cell.transformers, set()).add(cell.affected)
     runs: list[list[str]] = []
     previous = False
@@ -100,7 +112,9 @@ def summary(cells: list[Seen]) -> str:
         previous = has_it
     releases = list(by_release)
     spans = ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
-    looked = f"{len(releases)} observed ({releases[0]} to {releases[-1]})" if len(releases) > 1 else f"{releases[0]} only"
+    looked = (
+        f"{len(releases)} observed ({releases[0]} to {releases[-1]})" if len(releases) > 1 else f"{releases[0]} only"
+    )
     return f"Seen in {spans or 'no release'}, of {looked}"
 
 
@@ -121,14 +135,17 @@ def _between(version: str, older: list[Seen], newer: list[Seen]) -> Affected:
         end = older[-1] if older else newer[0]
         had = "has it" if end.affected else "does not have it"
         which = "newest" if older else "oldest"
-        return Affected(None, f"{version} is outside of what was observed; the {which} observed, {end.transformers}, {had}", (end,))
+        return Affected(
+            None, f"{version} is outside of what was observed; the {which} observed, {end.transformers}, {had}", (end,)
+        )
     below, above = older[-1], newer[0]
     if below.affected == above.affected:
-        because = f"interpolated: {version} itself was not observed, and its neighbours {below.transformers} and {above.transformers} agree"
+        neighbours = f"{below.transformers} and {above.transformers}"
+        because = f"interpolated: {version} itself was not observed, and its neighbours {neighbours} agree"
         return Affected(below.affected, because, (below, above))
-    with_it, without = (below, above) if below.affected else (above, below)
-    because = f"{version} was not observed, and lies between {with_it.transformers}, which has it, and {without.transformers}, which does not"
-    return Affected(None, because, (below, above))
+    has, has_not = (below, above) if below.affected else (above, below)
+    between = f"{has.transformers}, which has it, and {has_not.transformers}, which does not"
+    return Affected(None, f"{version} was not observed, and lies between {between}", (below, above))
 
 
 def _version(text: str) -> Version | None:

@@ -1,4 +1,4 @@
-"""Out of memory: on the device or on the host, in training or in evaluation, told from the message and the frames alone."""
+"""Out of memory: on the device or the host, in training or in evaluation, told from message and frames alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from repro.triage.tracebacks import Frame, Raised, Report
 
 _DEVICE = re.compile(r"\b(CUDA|HIP|XPU|MPS|NPU|MUSA|HPU|MLU)\b[^\n]{0,60}out of memory", re.IGNORECASE)
 _DEVICE_TYPES = ("OutOfMemoryError",)
-_DEVICE_WORDS = ("Tried to allocate", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUDA_ERROR_OUT_OF_MEMORY")
+_DEVICE_WORDS = (
+    "Tried to allocate",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+)
 _HOST_WORDS = (
     "DefaultCPUAllocator",
     "alloc_cpu.cpp",
@@ -33,11 +38,31 @@ _UNITS = {"bytes": 1} | {f"{u}{i}B": (1024 if i else 1000) ** (n + 1) for n, u i
 # Innermost first; the first that a traceback passes says what the program was doing. A name alone may be anything in
 # other people's code, so that each is asked for in the file of the library where it lies.
 _PHASES: tuple[tuple[str, str, str, str], ...] = (
-    ("transformers/trainer_pt_utils.py", "nested_numpify", "evaluation", "moving what evaluation collected to the host"),
-    ("transformers/trainer_pt_utils.py", "to_cpu_and_numpy", "evaluation", "moving what evaluation collected to the host"),
+    (
+        "transformers/trainer_pt_utils.py",
+        "nested_numpify",
+        "evaluation",
+        "moving what evaluation collected to the host",
+    ),
+    (
+        "transformers/trainer_pt_utils.py",
+        "to_cpu_and_numpy",
+        "evaluation",
+        "moving what evaluation collected to the host",
+    ),
     ("transformers/trainer_pt_utils.py", "nested_concat", "evaluation", "concatenating what evaluation collected"),
-    ("transformers/trainer_pt_utils.py", "torch_pad_and_concatenate", "evaluation", "concatenating what evaluation collected"),
-    ("transformers/trainer_pt_utils.py", "numpy_pad_and_concatenate", "evaluation", "concatenating what evaluation collected"),
+    (
+        "transformers/trainer_pt_utils.py",
+        "torch_pad_and_concatenate",
+        "evaluation",
+        "concatenating what evaluation collected",
+    ),
+    (
+        "transformers/trainer_pt_utils.py",
+        "numpy_pad_and_concatenate",
+        "evaluation",
+        "concatenating what evaluation collected",
+    ),
     ("accelerate/utils/operations.py", "pad_across_processes", "evaluation", "padding across processes"),
     ("accelerate/utils/operations.py", "gather", "evaluation", "gathering across processes"),
     ("", "compute_metrics", "evaluation", "computing metrics"),
@@ -98,7 +123,11 @@ def find(report: Report) -> OutOfMemory | None:
 def _where(raised: Raised) -> str:
     if raised.name in _HOST_TYPES or any(word in raised.message for word in _HOST_WORDS):
         return "host"
-    if raised.name in _DEVICE_TYPES or _DEVICE.search(raised.message) or any(w in raised.message for w in _DEVICE_WORDS):
+    if (
+        raised.name in _DEVICE_TYPES
+        or _DEVICE.search(raised.message)
+        or any(w in raised.message for w in _DEVICE_WORDS)
+    ):
         return "device"
     return ""
 
@@ -137,6 +166,6 @@ def _bytes(pattern: re.Pattern[str], message: str) -> int | None:
         return None
     number, unit = (group for group in match.groups() if group is not None)
     try:
-        return round(float(number) * _UNITS[unit])
+        return int(float(number) * _UNITS[unit])
     except (ValueError, OverflowError):
         return None

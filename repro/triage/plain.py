@@ -71,7 +71,9 @@ def _without_markup(text: str) -> str:
         name = tag["name"].lower()
         if name in _UNSEEN and not tag["close"]:
             # Neither shown nor run by anyone: what lies inside is no part of the text.
-            closing = lowered.find(f"</{name}", position) if len(lowered) == len(text) else text.find(f"</{name}", position)
+            closing = (
+                lowered.find(f"</{name}", position) if len(lowered) == len(text) else text.find(f"</{name}", position)
+            )
             position = closing if closing >= 0 else len(text)
         elif _BREAKING.match(name):
             parts.append("\n")

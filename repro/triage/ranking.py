@@ -108,7 +108,9 @@ def nearest(report: Report, failures: Iterable[Failure]) -> Match | None:
             if best is None or alike > best[0]:
                 evidence = [Evidence("the message is that of this failure", False, 0.0)]
                 if not same_type:
-                    evidence.insert(0, Evidence(f"{symptom.exception} was raised (it is {raised.type or 'unknown'})", False, 0.0))
+                    evidence.insert(
+                        0, Evidence(f"{symptom.exception} was raised (it is {raised.type or 'unknown'})", False, 0.0)
+                    )
                 best = (alike, Match(failure, symptom, 0.0, raised, tuple(evidence)))
     return best[1] if best else None
 
@@ -122,11 +124,8 @@ def _best(report: _Text, failure: Failure) -> Match | None:
     for symptom in failure.symptoms:
         if not symptom.message and not symptom.clues:
             continue  # A symptom that prints nothing cannot be found in a text.
-        for raised in report.raised:
-            if found := _match(report, failure, symptom, raised):
-                matches.append(found)
-        if found := _match(report, failure, symptom, None):
-            matches.append(found)
+        found = (_match(report, failure, symptom, raised) for raised in (*report.raised, None))
+        matches.extend(match for match in found if match)
     return max(matches, key=lambda match: (match.confidence, match.raised is not None), default=None)
 
 

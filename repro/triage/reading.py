@@ -55,7 +55,9 @@ def read(stream: BinaryIO) -> str:
         raise UnreadableError("the input is empty. Paste the whole text that was printed, the last line above all.")
     encoding = _encoding(head)
     if encoding == "utf-8" and _is_binary(head):
-        raise UnreadableError("the input is binary, not text. Save the error's text itself, not a picture or an archive.")
+        raise UnreadableError(
+            "the input is binary, not text. Save the error's text itself, not a picture or an archive."
+        )
     if len(head) <= WHOLE:
         return head.decode(encoding, errors="replace")
     if encoding != "utf-8":

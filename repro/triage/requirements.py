@@ -1,4 +1,4 @@
-"""Versions from a list of packages: `pip freeze`, requirements.txt, uv.lock, poetry.lock, pylock.toml, Pipfile.lock, conda.
+"""Versions from a list of packages: a freeze or requirements.txt, the lock files of uv, poetry, pip and Pipfile, conda.
 
 Read as lines, so that a damaged or a foreign file yields what it holds, and nothing in it is followed or run.
 """
@@ -16,11 +16,18 @@ MOST_BYTES = 64 << 20
 
 _NUMBER = r"\d{1,9}(?:\.\d{1,9}){0,4}(?:[-._]?(?:a|b|c|rc|dev|post|alpha|beta)[-._]?\d{0,9})?"
 _PINNED = re.compile(
-    rf"^\s*(?:-\s{{1,8}})?[\"']?(?P<name>[A-Za-z][\w.-]{{0,80}})(?:\[[\w, .-]{{0,200}}\])?\s{{0,8}}={{1,3}}\s{{0,8}}v?(?P<version>{_NUMBER})(?P<rest>.{{0,2}})"
+    r"^\s*(?:-\s{1,8})?[\"']?(?P<name>[A-Za-z][\w.-]{0,80})(?:\[[\w, .-]{0,200}\])?"
+    rf"\s{{0,8}}={{1,3}}\s{{0,8}}v?(?P<version>{_NUMBER})"
 )
-_CONDA_LIST = re.compile(rf"^(?P<name>[A-Za-z][\w.-]{{0,80}})\s{{1,60}}(?P<version>{_NUMBER})(?:\+[\w.]{{1,40}})?(?:\s|$)")
-_WHEEL = re.compile(rf"[/\\](?P<name>[A-Za-z]\w{{0,80}})-(?P<version>{_NUMBER})(?:\+[\w.]{{1,40}}|%2B[\w.]{{1,40}})?(?:-[\w.-]{{1,200}}\.whl|\.tar\.gz|\.zip)")
-_TAG = re.compile(rf"(?P<name>[A-Za-z][\w-]{{0,80}})(?:\.git)?(?:@|/archive/(?:refs/tags/)?)v?(?P<version>{_NUMBER})(?:[#\s;.]|$)")
+_CONDA_LIST = re.compile(
+    rf"^(?P<name>[A-Za-z][\w.-]{{0,80}})\s{{1,60}}(?P<version>{_NUMBER})(?:\+[\w.]{{1,40}})?(?:\s|$)"
+)
+_WHEEL = re.compile(
+    rf"[/\\](?P<name>[A-Za-z]\w{{0,80}})-(?P<version>{_NUMBER})(?:\+[\w.]{{1,40}}|%2B[\w.]{{1,40}})?(?:-[\w.-]{{1,200}}\.whl|\.tar\.gz|\.zip)"
+)
+_TAG = re.compile(
+    rf"(?P<name>[A-Za-z][\w-]{{0,80}})(?:\.git)?(?:@|/archive/(?:refs/tags/)?)v?(?P<version>{_NUMBER})(?:[#\s;.]|$)"
+)
 _DIRECT = re.compile(r"^\s*(?:-e|--editable)[\s=]|^\s*[\w.\[\],-]{1,120}\s{0,8}@\s|^\s*(?:git\+|https?://|file:)")
 _BLOCK = re.compile(r"^\s*\[\[?(?P<name>[\w.]{1,60})\]?\]")
 _KEY = re.compile(r"^\s*(?P<key>name|version)\s{0,8}=\s{0,8}[\"'](?P<value>[^\"'\n]{1,100})[\"']")
@@ -62,7 +69,9 @@ def parse(text: str, name: str) -> Versions:
         if package in PACKAGES:
             seen.setdefault(package, {})[version] = None
     if not listed and not unpinned:
-        raise RequirementsError(f"{name} lists no packages. Write a list with `pip freeze > requirements.txt`, or give a lock file.")
+        raise RequirementsError(
+            f"{name} lists no packages. Write a list with `pip freeze > requirements.txt`, or give a lock file."
+        )
     versions = settled(seen, name)
     notes = [
         f"{name} has {package} {how}, which says no version"
@@ -86,12 +95,14 @@ def _from_lines(text: str, unpinned: dict[str, str]) -> list[tuple[str, str]]:
             pairs.append((section, match["version"]))
         elif _DIRECT.match(code):
             pairs.extend(_direct(code, unpinned))
-        elif (match := _PINNED.match(code)) and not match["rest"].startswith((".*", "*")):
-            pairs.append((match["name"], match["version"]))
-        elif match := _CONDA_LIST.match(code):
+        elif (match := _PINNED.match(code) or _CONDA_LIST.match(code)) and not code[match.end("version") :].startswith(
+            (".*", "*")
+        ):
             pairs.append((match["name"], match["version"]))
         elif match := _RANGE.match(code):
-            unpinned[match["name"].lower().replace("_", "-")] = "with a range" if match[0].strip() != match["name"] else "by name only"
+            unpinned[match["name"].lower().replace("_", "-")] = (
+                "with a range" if match[0].strip() != match["name"] else "by name only"
+            )
     return pairs
 
 

@@ -1,4 +1,4 @@
-"""Arguments that a text mentions: `gradient_checkpointing=True` in code, in a printed configuration, on a command line."""
+"""Arguments that a text sets: `gradient_checkpointing=True` in code, in a configuration, on a command line."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable
 
 NAMES = frozenset(
-    (
-        "activation_checkpointing activation_checkpointing_kwargs attn_implementation auto_find_batch_size batch_eval_metrics "
-        "bf16 deepspeed do_eval eval_accumulation_steps eval_do_concat_batches eval_on_start eval_steps eval_strategy "
-        "evaluation_strategy fp16 freeze_encoder fsdp generation_max_length gradient_accumulation_steps gradient_checkpointing "
-        "gradient_checkpointing_kwargs load_best_model_at_end optim per_device_eval_batch_size per_device_train_batch_size "
-        "predict_with_generate prediction_loss_only torch_compile torch_empty_cache_steps use_cache use_cpu use_reentrant"
-    ).split()
+    """
+    activation_checkpointing activation_checkpointing_kwargs attn_implementation auto_find_batch_size
+    batch_eval_metrics bf16 deepspeed eval_accumulation_steps eval_do_concat_batches eval_on_start eval_steps
+    eval_strategy evaluation_strategy fp16 fsdp generation_max_length gradient_accumulation_steps
+    gradient_checkpointing gradient_checkpointing_kwargs load_best_model_at_end optim per_device_eval_batch_size
+    per_device_train_batch_size predict_with_generate prediction_loss_only torch_compile torch_empty_cache_steps
+    use_cache use_cpu use_reentrant
+    """.split()  # noqa: SIM905 - a list of words reads best as words
 )
 """Arguments that decide about the known kinds of failures; others are of no interest here."""
 

@@ -85,36 +85,51 @@ def parse(text: str) -> Report:
 
 # Frames. Every expression is anchored or begins with a rare character, and every repetition is bounded.
 
+_COMMA, _COLON = r"[,\uff0c\u3001]", r"[:\uff1a]"
+"""With their counterparts in full width."""
+
 _QUOTED = re.compile(
-    r"""["“”«]\s?(?P<file>[^"“”«»\n]{1,600}?)\s?["“”»]\s?[,，、]?  # "file",
-        \s?[^\W\d]{0,10}\s?[.:]?\s?[^\d\s"]{0,12}\s?(?P<line>\d{1,9})  # line 12 | 第 12
-        (?:\s?[^\s\w,，、<]{0,2}[^\W\d_]{0,2}\s?[,，、]?\s{0,2}(?:[^\W\d_]{1,6}\s)?\s?(?P<function>[<\w][^\n]{0,200})?)?$
+    rf"""["“”«]\s?(?P<file>[^"“”«»\n]{{1,600}}?)\s?["“”»]\s?{_COMMA}?  # "file",
+        \s?[^\W\d]{{0,10}}\s?[.:]?\s?[^\d\s"]{{0,12}}\s?(?P<line>\d{{1,9}})  # line 12, in any language
+        (?:\s?[^\s\w<,\uff0c\u3001]{{0,2}}[^\W\d_]{{0,2}}\s?{_COMMA}?\s{{0,2}}(?:[^\W\d_]{{1,6}}\s)?
+        \s?(?P<function>[<\w][^\n]{{0,200}})?)?$
     """,
     re.VERBOSE,
 )
-_STANDARD = re.compile(r'\s*(?:File )?"(?P<file>[^"\n]{1,600})", line (?P<line>\d{1,9})(?:,? in (?P<function>[^\n]{1,200}))?')
+_STANDARD = re.compile(
+    r'\s*(?:File )?"(?P<file>[^"\n]{1,600})", line (?P<line>\d{1,9})(?:,? in (?P<function>[^\n]{1,200}))?'
+)
 _IPYTHON = re.compile(
-    r"\s{0,8}(?:File )?(?P<file>(?:[~/.<]|[A-Za-z]:[\\/])[^\n\"()]{0,600}?):(?P<line>\d{1,9})(?:,)? in (?P<function>[\w.<>]{1,200})"
+    r"\s{0,8}(?:File )?(?P<file>(?:[~/.<]|[A-Za-z]:[\\/])[^\n\"()]{0,600}?):(?P<line>\d{1,9})"
+    r",? in (?P<function>[\w.<>]{1,200})"
 )
 _IPYTHON_CELL = re.compile(
-    r"(?P<file>(?:Cell |Input )?In ?\[\d{1,6}\])(?:, line (?P<line>\d{1,9})|, in )(?:, in |(?=<))?(?P<function>[\w.<>: ]{0,60})"
+    r"(?P<file>(?:Cell |Input )?In ?\[\d{1,6}\])(?:, line (?P<line>\d{1,9})|, in )"
+    r"(?:, in |(?=<))?(?P<function>[\w.<>: ]{0,60})"
 )
-_IPYTHON_OLD = re.compile(r"(?P<file>(?:[~/.<]|[A-Za-z]:[\\/])[^\n\"]{0,400}?) in (?P<function>[\w.]{1,100}|<[\w: ]{1,60}>)\(")
-_PYTEST = re.compile(r"(?P<file>[\w./\\~: -]{1,400}\.py):(?P<line>\d{1,9}): (?:in (?P<function>[\w.<>]{1,200})|(?P<type>[\w.]{1,100}))?$")
+_IPYTHON_OLD = re.compile(
+    r"(?P<file>(?:[~/.<]|[A-Za-z]:[\\/])[^\n\"]{0,400}?) in (?P<function>[\w.]{1,100}|<[\w: ]{1,60}>)\("
+)
+_PYTEST = re.compile(
+    r"(?P<file>[\w./\\~: -]{1,400}\.py):(?P<line>\d{1,9}): (?:in (?P<function>[\w.<>]{1,200})|(?P<type>[\w.]{1,100}))?$"
+)
 _ARROW = re.compile(r"\s{0,12}(?:-{1,12}> ?|❱ ?)(?P<line>\d{1,9})\s(?P<code>.*)")
 _NUMBERED = re.compile(r"\s{0,12}\d{1,7}(?:\s|$)")
 _CODE_AFTER_FILE = re.compile(r"\s*[\^~]{1,400}\s*$")
 
-_HEADER = re.compile(r"(?:(?P<type>[A-Za-z_][\w.]{0,200})\s{2,})?.{0,80}(?:Traceback )?\(?most recent call (?P<end>last|first)\)?")
+_HEADER = re.compile(
+    r"(?:(?P<type>[A-Za-z_][\w.]{0,200})\s{2,})?.{0,80}(?:Traceback )?\(?most recent call (?P<end>last|first)\)?"
+)
 _CHAIN = (("direct cause of the following", "cause"), ("During handling of the above", "context"))
 _REPEATED = re.compile(r"\s*\[Previous line repeated \d+ more times?\]")
 
 # Exceptions.
 
 _SUFFIXES = ("Error", "Exception", "Interrupt", "Exit", "ExceptionGroup", "StopIteration", "Timeout", "Failure")
-_RAISED = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200})(?: ?[:：] ?(?P<message>.*))?$")
+_RAISED = re.compile(rf"(?P<type>[A-Za-z_][\w.]{{0,200}})(?: ?{_COLON} ?(?P<message>.*))?$")
 _INLINE = re.compile(
-    r"(?<![\w.])(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z]\w{0,60}(?:Error|Exception|Interrupt))\s{0,3}[:：]\s?(?P<message>\S.*)",
+    r"(?<![\w.])(?P<type>(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z]\w{0,60}(?:Error|Exception|Interrupt))"
+    rf"\s{{0,3}}{_COLON}\s?(?P<message>\S.*)",
     re.ASCII,
 )
 _INLINE_WORDS = ("Error", "Exception", "Interrupt")
@@ -200,9 +215,12 @@ class _Reader:
             kind = match["type"]
             if _is_exception(kind) or kind == self._expected or (self._adjacent and _could_be_exception(kind)):
                 return kind, match["message"] or ""
-        if any(word in line for word in _INLINE_WORDS) and not _SOURCE.match(line) and not (self._frames and line[0] == " "):
-            if match := _INLINE.search(line):
-                return match["type"], match["message"]
+        if (
+            any(word in line for word in _INLINE_WORDS)
+            and not _SOURCE.match(line)
+            and not (self._frames and line[0] == " ")
+        ) and (match := _INLINE.search(line)):
+            return match["type"], match["message"]
         return None
 
 
@@ -212,8 +230,18 @@ def _frame(line: str) -> Frame | None:
     if '"' in line and "line " in line:
         at = line.find('File "')
         match = _STANDARD.match(line, max(at, 0))
-    if match is None and (".py" in line or " in " in line or "In" in line) and line[:1] not in ("\t",) and _indent(line) <= 4:
-        match = _IPYTHON.match(line) or _IPYTHON_CELL.match(stripped) or _IPYTHON_OLD.match(stripped) or _PYTEST.match(stripped)
+    if (
+        match is None
+        and (".py" in line or " in " in line or "In" in line)
+        and line[:1] not in ("\t",)
+        and _indent(line) <= 4
+    ):
+        match = (
+            _IPYTHON.match(line)
+            or _IPYTHON_CELL.match(stripped)
+            or _IPYTHON_OLD.match(stripped)
+            or _PYTEST.match(stripped)
+        )
     if match is None and (".py" in line or "<" in line) and any(quote in line for quote in '"“”«'):
         match = _QUOTED.search(line)
         if match and not (match["file"].endswith(".py") or match["file"].startswith("<")):
@@ -245,7 +273,9 @@ def _is_exception(name: str) -> bool:
 
 def _could_be_exception(name: str) -> bool:
     last = name.rpartition(".")[2]
-    return bool(last) and last[0].isupper() and not last.isupper() and ("." in name or any(c.isupper() for c in last[1:]))
+    return (
+        bool(last) and last[0].isupper() and not last.isupper() and ("." in name or any(c.isupper() for c in last[1:]))
+    )
 
 
 def _begins(line: str) -> bool:

@@ -12,16 +12,23 @@ from dataclasses import dataclass
 
 PACKAGES = ("transformers", "torch", "accelerate", "peft", "trl", "datasets", "python")
 
-_VERSION = r"(?P<version>\d{1,4}\.\d{1,4}(?:\.\d{1,6})?(?:[-._]?(?:a|b|rc|dev|post|alpha|beta)[-._]?\d{0,8})?)(?:\+(?P<local>[\w.]{1,40}))?(?![\w.]*\d|\.\*)"
+_VERSION = (
+    r"(?P<version>\d{1,4}\.\d{1,4}(?:\.\d{1,6})?(?:[-._]?(?:a|b|rc|dev|post|alpha|beta)[-._]?\d{0,8})?)"
+    r"(?:\+(?P<local>[\w.]{1,40}))?(?![\w.]*\d|\.\*)"
+)
 _NAME = r"(?P<package>transformers|torch|pytorch|accelerate|peft|trl|datasets)"
-_IN_PATH = re.compile(rf"[\\/]{_NAME}-{_VERSION}(?:-py[\d.]+)?(?:\.dist-info|\.egg|-py3|[\\/])", re.IGNORECASE | re.ASCII)
+_IN_PATH = re.compile(
+    rf"[\\/]{_NAME}-{_VERSION}(?:-py[\d.]+)?(?:\.dist-info|\.egg|-py3|[\\/])", re.IGNORECASE | re.ASCII
+)
 _STATED = re.compile(
     rf"(?<![\w./-])[`'\"*]{{0,3}}{_NAME}[`'\"*]{{0,3}}(?:\.__version__)?\s{{0,3}}(?:version|===?|@|:|=|v)?"
     rf"(?:\s{{0,3}}\((?:GPU|XPU|accelerator)[^()\n]{{0,20}}\))?\s{{0,3}}[:=]{{0,3}}\s{{0,40}}[`'\"*v]{{0,3}}{_VERSION}",
     re.IGNORECASE | re.ASCII,
 )
 _PYTHON_PATH = re.compile(r"[\\/](?:python|Python)\.?(?P<major>3)\.?(?P<minor>\d{1,2})[\\/]", re.ASCII)
-_PYTHON_STATED = re.compile(r"\bPython(?: version)?:? {1,3}(?P<version>3\.\d{1,2}(?:\.\d{1,3})?)\b", re.IGNORECASE | re.ASCII)
+_PYTHON_STATED = re.compile(
+    r"\bPython(?: version)?:? {1,3}(?P<version>3\.\d{1,2}(?:\.\d{1,3})?)\b", re.IGNORECASE | re.ASCII
+)
 _MENTIONS = ("ransformers", "orch", "ccelerate", "peft", "trl", "atasets", "TRANSFORMERS", "PYTORCH")
 
 
@@ -36,7 +43,9 @@ class Versions:
     def over(self, other: Versions) -> Versions:
         """Return these versions, completed by others where these say nothing."""
         return Versions(
-            {**other.found, **self.found}, {**other.source, **self.source}, tuple(dict.fromkeys(self.notes + other.notes))
+            {**other.found, **self.found},
+            {**other.source, **self.source},
+            tuple(dict.fromkeys(self.notes + other.notes)),
         )
 
 
