@@ -114,16 +114,15 @@ class Clue:
 
     It is found where the traceback passes the `frames` in this order, from the outermost (each written as
     `end of the file's path:function`, either of them empty for any), and where a line matches the expression `text`;
-    what is empty asks for nothing. `weight`, between -1 and 1, is added to the confidence where it is found. A clue
-    with frames that is `needed` is subtracted where a traceback with frames lacks it. `says` completes the sentence
-    "the text shows that ...".
+    what is empty asks for nothing. `weight`, between -1 and 1, is added to the confidence where it is found, and
+    `lacking` where a traceback that is there in full lacks it. `says` completes the sentence "the text shows that ...".
     """
 
     says: str
     weight: float
     frames: tuple[str, ...] = ()
     text: str = ""
-    needed: bool = False
+    lacking: float = 0.0
 
 
 @dataclass(frozen=True)

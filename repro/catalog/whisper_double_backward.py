@@ -280,20 +280,20 @@ model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentran
     ),
 )
 
-_WHISPER = Clue("Whisper is what is trained", 0.08, text=r"[Ww]hisper")
+_WHISPER = Clue("Whisper is what is trained", 0.1, text=r"[Ww]hisper")
 _CHECKPOINTING = Clue(
     "gradient checkpointing is on",
-    0.08,
-    text=r"(?:gradient|activation)_checkpointing(?:_enable\(|\W{1,4}True)|torch/utils/checkpoint",
+    0.1,
+    text=r"(?:gradient|activation)_checkpointing(?:_enable\(|\W{1,4}True)",
 )
-_TRAINER_STEP = Clue("transformers' Trainer takes the step", 0.05, frames=("transformers/trainer.py:training_step",))
+_TRAINER_STEP = Clue("transformers' Trainer takes the step", 0.2, frames=("transformers/trainer.py:training_step",))
 
 DOUBLE_BACKWARD_CLUES = (
     Clue(
         "a reentrant checkpoint runs a backward of its own, and that is the one that fails",
-        0.35,
+        0.15,
         frames=("torch/utils/checkpoint.py:backward",),
-        needed=True,
+        lacking=-0.4,
     ),
     _WHISPER,
     _CHECKPOINTING,
@@ -309,7 +309,6 @@ NO_GRADIENT_CLUES = (
     Clue("the loss itself has no gradient", 0.05, frames=("torch/_tensor.py:backward",)),
     _WHISPER,
     _CHECKPOINTING,
-    _TRAINER_STEP,
 )
 PREDICT_REFUSES_CLUES = (
     Clue("`generate` names `predict_with_generate`", 0.2, text=r"model_kwargs.{1,200}predict_with_generate"),
