@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from repro.guard.callback import ReproGuard
     from repro.guard.check import check
 
-__all__ = ["ReproGuard", "check"]  # noqa: F822 - both come when they are asked for
+__all__ = ["ReproGuard", "check"]
 
 
 def __getattr__(name: str) -> Any:

@@ -68,11 +68,11 @@ def _below(prefix: Path) -> Iterator[Path]:
 def _base(prefix: Path) -> Iterator[Path]:
     """Yield the directories of the Python that a virtual environment was told to look through as well."""
     try:
-        settings = dict(
-            (line.partition("=")[0].strip(), line.partition("=")[2].strip())
+        settings = {
+            line.partition("=")[0].strip(): line.partition("=")[2].strip()
             for line in (prefix / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").splitlines()
             if "=" in line
-        )
+        }
     except (OSError, ValueError):
         return
     if settings.get("include-system-site-packages", "").lower() == "true" and settings.get("home"):

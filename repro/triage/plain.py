@@ -11,6 +11,9 @@ from typing import Any
 LINE = 4000
 """Characters kept of a line; what follows is dropped."""
 
+FIRST, LAST = 5_000, 15_000
+"""Lines kept from the beginning and from the end, should there be more than both together."""
+
 _TAGS = (
     "a|abbr|article|aside|b|blockquote|body|br|button|code|dd|details|div|dl|dt|em|figure|font|footer|form|h[1-6]|head|header"
     "|hr|html|i|iframe|img|input|kbd|label|li|link|main|mark|meta|nav|noscript|ol|option|p|path|pre|samp|script|section"
@@ -57,7 +60,10 @@ def inert(text: str) -> str:
 
 
 def _cut(text: str) -> Iterator[str]:
-    for line in text.split("\n"):
+    found = text.split("\n")
+    if len(found) > FIRST + LAST:
+        found = [*found[:FIRST], "", *found[-LAST:]]
+    for line in found:
         yield line[:LINE] if len(line) > LINE else line
 
 

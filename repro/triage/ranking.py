@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from repro.triage.tracebacks import Frame, Raised, Report
 from repro.vocabulary import Clue, Failure, Symptom
 
-KNOWN = 0.6
+KNOWN = 0.7
 """Confidence from which on a failure is named."""
 
 TYPE_AND_MESSAGE = 0.5
@@ -120,7 +120,7 @@ def _words(text: str) -> set[str]:
 
 
 def _best(report: _Text, failure: Failure) -> Match | None:
-    matches = []
+    matches: list[Match] = []
     for symptom in failure.symptoms:
         if not symptom.message and not symptom.clues:
             continue  # A symptom that prints nothing cannot be found in a text.
@@ -152,7 +152,7 @@ def _basis(report: _Text, symptom: Symptom, raised: Raised | None) -> Evidence |
         if typed:
             return Evidence(f"{raised.type} was raised with the message of this failure", True, TYPE_AND_MESSAGE)
         return Evidence("it has the message of this failure", True, MESSAGE_ONLY)
-    if typed and raised.frames and any(clue.needed for clue in symptom.clues):
+    if typed and raised.frames and any(clue.lacking for clue in symptom.clues):
         return Evidence("the message is that of this failure", False, TYPE_AND_CLUES)
     return None
 
@@ -168,8 +168,8 @@ def _weigh(clue: Clue, frames: Sequence[Frame], text: _Text) -> Evidence:
     if found:
         return Evidence(clue.says, True, clue.weight)
     # Only a traceback that is there in full can speak against a failure by what it lacks.
-    against = -clue.weight if clue.needed and frames and not text.shows(_LEFT_OUT) else 0.0
-    return Evidence(clue.says, False, against)
+    complete = bool(frames) and not text.shows(_LEFT_OUT)
+    return Evidence(clue.says, False, clue.lacking if complete else 0.0)
 
 
 def passes(frames: Sequence[Frame], wanted: Sequence[str]) -> bool:

@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import Iterator
 from typing import BinaryIO
 
-WHOLE = 2 << 20
+WHOLE = 1 << 20
 """Bytes up to which input is kept whole."""
 
 BEFORE, AFTER = 8 << 10, 16 << 10
 """Bytes kept before and after a word that tracebacks have: some twenty frames with their source lines."""
 
-FIRST, LAST = 1 << 20, 3 << 20
+FIRST, LAST = 256 << 10, 768 << 10
 """Bytes of windows kept from the beginning and from the end of a large input."""
 
-_CHUNK = 1 << 20
+_CHUNK = 256 << 10
 
 _MARKS = (
     b"most recent call",
