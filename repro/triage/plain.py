@@ -30,10 +30,11 @@ _ESCAPE = re.compile(
     r"\x1b\[[0-?]{0,40}[ -/]{0,10}[@-~]"  # colours and cursor movement
     r"|\x1b\][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\)"  # titles and links
     r"|\x1b[ -/]{0,4}[0-~]"
-    r"|\[[0-9]{1,3}(?:;[0-9]{1,3}){0,5}m(?![\w\]])"  # a colour whose escape character was lost on the way
+    r"|\[(?:[0-9]|[349][0-9])(?:;[0-9]{1,3}){0,5}m"  # a colour whose escape character was lost on the way
 )
 _WRITTEN_ESCAPE = re.compile(r"\\(?:u001b|x1b|033|e)(?=\[)", re.IGNORECASE)
 _WRITTEN_CHARACTER = re.compile(r"\\(?:u([0-9a-fA-F]{4})|([nrt\"'/\\]))")
+_CLOSING = re.compile(r"\n[\"'}\], ]{1,20}$")
 _WRITTEN = {"n": "\n", "r": "\n", "t": "\t", '"': '"', "'": "'", "/": "/", "\\": "\\"}
 
 _INVISIBLE = re.compile(
@@ -93,7 +94,7 @@ def _unescaped(text: str) -> str:
     kept = []
     for line in text.split("\n"):
         if "\\n" in line and ("most recent call" in line or 'File \\"' in line or "Error: " in line):
-            line = _WRITTEN_CHARACTER.sub(_character, line)
+            line = _CLOSING.sub("", _WRITTEN_CHARACTER.sub(_character, line))
         kept.append(line)
     return "\n".join(kept)
 
