@@ -21,12 +21,12 @@ from repro.catalog import find
 from repro.guard import live, whisper
 from repro.guard.check import KnownFailureWarning
 from repro.observe import fresh
-from repro.vocabulary import TRAINS, Configuration
+from repro.vocabulary import TRAINS, Configuration, Level
 
 WHISPER = find("whisper-double-backward")
 PLAIN = WHISPER.configuration()
 
-CASES = {
+CASES: dict[str, dict[str, Level]] = {
     "plain": {},
     "reported": dict(WHISPER.reported),
     "reported, reentrant": dict(WHISPER.reported.but(use_reentrant="True")),
