@@ -224,6 +224,14 @@ def test_the_summary_counts_outcomes_and_names_the_command_that_reruns_a_mismatc
     assert (record["requested"], record["stage"], record["reason"]) == ("broken", "resolve", "no such thing")
 
 
+def test_a_failure_of_pytest_that_the_results_do_not_show_is_not_green(standin: Standin) -> None:
+    standin.act("differ")
+    process = start(standin)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "pytest failed in the stand-in, though every stored outcome is as declared" in said
+
+
 TRIALS = Chosen((find(FAILURE),), "reference").on("cpu")
 
 
