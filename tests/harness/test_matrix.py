@@ -62,7 +62,7 @@ def test_crashes_hangs_and_memory_eaters_are_told_apart_and_the_others_go_on(
 ) -> None:
     monkeypatch.setattr(attempts, "GRACE_SECONDS", 0.0)
     standin.act("train", "crash", "hang", "eat", "train", "train")
-    assert not standin.work(Limits(trial_seconds=3.0, trial_bytes=300 * 2**20), workers).as_declared
+    assert not standin.work(Limits(trial_seconds=5.0, trial_bytes=300 * 2**20), workers).as_declared
     assert standin.ends() == [
         "completed", "crashed", "timed out", "over its memory limit", "completed", "completed",
     ]  # fmt: skip
