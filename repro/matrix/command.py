@@ -46,7 +46,10 @@ def execute(
         raise Stop("interrupted. What was observed is stored; the same command goes on where this one stopped.", code)
     if code == 1:
         wrong = sum(len(item.mismatches) for item in found)
-        raise Stop(f"{wrong} trials are not as declared", code)
+        if wrong:
+            raise Stop(f"{wrong} trials are not as declared", code)
+        cells = ", ".join(summary.disagreeing(runs, found))
+        raise Stop(f"pytest failed in {cells}, though every stored outcome is as declared", code)
     if code:
         unable = [item.name for item in found if item.trouble or item.could_not_run or item.missing]
         raise Stop(f"could not run, wholly or in part: {', '.join(unable)}", code)

@@ -132,8 +132,17 @@ def exit_code(runs: Sequence[CellRun], summaries: Sequence[Summary]) -> int:
     """Return 0, 1 when something is not as declared, else 3 when something could not run; 130 after an interrupt."""
     if any(run.interrupted for run in runs):
         return 130
-    if any(summary.mismatches for summary in summaries):
+    if any(summary.mismatches for summary in summaries) or disagreeing(runs, summaries):
         return 1
     if any(summary.trouble or summary.could_not_run or summary.missing for summary in summaries):
         return 3
     return 0
+
+
+def disagreeing(runs: Sequence[CellRun], summaries: Sequence[Summary]) -> list[str]:
+    """Name the cells in which pytest failed although the stored results show nothing wrong: that is not green."""
+    return [
+        summary.name
+        for run, summary in zip(runs, summaries, strict=True)
+        if not (run.as_declared or summary.mismatches or summary.could_not_run or summary.missing or summary.trouble)
+    ]

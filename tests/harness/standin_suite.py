@@ -47,10 +47,10 @@ def act(request: pytest.FixtureRequest, writer: Writer, trial: str) -> None:
     elif action == "leave":
         os._exit(5)
     elif action == "eat":
-        eaten = []
-        while True:
-            eaten.append(bytearray(os.urandom(1) * (16 * 2**20)))
-            time.sleep(0.01)
+        # At once, so that a slow machine does not reach the time limit first; bounded, should nobody stop it.
+        eaten = b"x" * (700 * 2**20)
+        time.sleep(600)
+        del eaten
     words = "word " * (1000 if action == "wordy" else 1)
     facts = {"end": "completed", "seconds": 0.01, "loss_finite": True, "moved": True, "words": words}
     writer.append(record("observation", cell, **about, **facts))

@@ -62,7 +62,7 @@ def test_crashes_hangs_and_memory_eaters_are_told_apart_and_the_others_go_on(
 ) -> None:
     monkeypatch.setattr(attempts, "GRACE_SECONDS", 0.0)
     standin.act("train", "crash", "hang", "eat", "train", "train")
-    assert not standin.work(Limits(trial_seconds=3.0, trial_bytes=300 * 2**20), workers).as_declared
+    assert not standin.work(Limits(trial_seconds=5.0, trial_bytes=300 * 2**20), workers).as_declared
     assert standin.ends() == [
         "completed", "crashed", "timed out", "over its memory limit", "completed", "completed",
     ]  # fmt: skip
@@ -219,9 +219,17 @@ def test_the_summary_counts_outcomes_and_names_the_command_that_reruns_a_mismatc
     assert mismatch.rerun == f"repro run {FAILURE} --trial {standin.trials[1].id} --environment {sys.executable}"
     assert failed.trouble == "no such thing"
     assert exit_code(runs, [worked, failed]) == 1
-    assert exit_code(runs, [failed]) == 3
+    assert exit_code(runs[1:], [failed]) == 3
     [record] = read(standin.results).of_kind("cell failed")
     assert (record["requested"], record["stage"], record["reason"]) == ("broken", "resolve", "no such thing")
+
+
+def test_a_failure_of_pytest_that_the_results_do_not_show_is_not_green(standin: Standin) -> None:
+    standin.act("differ")
+    process = start(standin)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "pytest failed in the stand-in, though every stored outcome is as declared" in said
 
 
 TRIALS = Chosen((find(FAILURE),), "reference").on("cpu")
