@@ -16,19 +16,18 @@ TRIAL_SETS: tuple[TrialSet, ...] = ("full", "reference")
 def trials(failure: Failure, trial_set: TrialSet = "full", device: str = "cpu") -> list[Trial]:
     """Return the trials of a failure, without repetition, in an order that keeps those with the same twin together.
 
-    `full`: every combination at the scopes that are small enough, a pairwise covering array at the others, and every
-    configuration that a claim names. `reference`: what the claims name, and the neighbours of the reported
-    configuration: all that differ from it, or from the plain run, in one factor.
+    `reference`: every configuration that a claim names, and the neighbours of the reported configuration and of the
+    plain run: all that differ from it in one factor. `full`: these, every combination at the scopes that are small
+    enough, and a pairwise covering array at the others.
     """
     found: dict[str, Trial] = {}
     for configuration in claimed(failure):
         if failure.runs_on(configuration, device):
             _add(found, failure.trial(configuration))
-    if trial_set == "reference":
-        for centre in (failure.reported, failure.configuration()):
-            for configuration in neighbours(failure, centre, device):
-                _add(found, failure.trial(configuration))
-    else:
+    for centre in (failure.reported, failure.configuration()):
+        for configuration in neighbours(failure, centre, device):
+            _add(found, failure.trial(configuration))
+    if trial_set == "full":
         for scope in failure.full_scopes:
             for configuration in failure.combinations(scope, device):
                 _add(found, failure.trial(configuration, scope))

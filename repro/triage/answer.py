@@ -106,7 +106,7 @@ def _with_history(answer: Answer, match: Match, places: Sequence[Path]) -> Answe
         notes.append(f"advice was judged on another symptom of this failure ({failure.symptoms[0].outcome})")
     affected = [cell.transformers for cell in state.near if cell.affected]
     release = transformers or (affected[-1] if affected else "")
-    prove = f"repro run {failure.id}" + (f" --transformers {release}" if release else "")
+    prove = f"repro matrix --failures {failure.id} --transformers {release or 'latest'} --trial-set reference"
     return replace(
         answer,
         affected=state,

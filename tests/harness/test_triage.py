@@ -370,7 +370,9 @@ def test_cures_and_refuted_advice_come_from_verdicts(tmp_path: Path) -> None:
     assert [cure["claim"] for cure in told["cures"]] == ["use-reentrant-false", "pin-4.51.3", "upgrade"]
     assert "use_reentrant" in told["cures"][0]["code"]
     assert [advice["claim"] for advice in told["refuted"]] == ["W2"]
-    assert told["prove"] == "repro run whisper-double-backward --transformers 4.55.0"
+    assert told["prove"] == (
+        "repro matrix --failures whisper-double-backward --transformers 4.55.0 --trial-set reference"
+    )
 
 
 def test_without_results_nothing_is_claimed(tmp_path: Path) -> None:
