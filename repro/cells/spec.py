@@ -58,11 +58,14 @@ class Spec:
     python: str
     exclude_newer: datetime.date
     torch_of_its_time: bool = False
+    accelerate: str = ""
 
     @property
     def id(self) -> str:
         """The name of the cell's directory: readable, and different for everything that is built differently."""
         facts = {**asdict(self), "exclude_newer": self.exclude_newer.isoformat(), "packages": PACKAGES}
+        if not self.accelerate:  # a cell that leaves it to the resolver keeps its name
+            del facts["accelerate"]
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
         return f"transformers-{self.transformers}-torch-{self.torch or 'newest'}-py{self.python}-{digest}"
 
@@ -70,16 +73,23 @@ class Spec:
     def name(self) -> str:
         """What a person calls it."""
         torch = f" with torch {self.torch}" if self.torch != desk_torch() else ""
-        return f"transformers {self.transformers}{torch}"
+        accelerate = f" with accelerate {self.accelerate}" if self.accelerate else ""
+        return f"transformers {self.transformers}{torch}{accelerate}"
 
     def requirements(self) -> list[str]:
         """Return what is installed, as requirements."""
         pins = {"transformers": f"=={self.transformers}", "torch": f"=={self.torch}" if self.torch else ""}
+        pins |= {"accelerate": f"=={self.accelerate}"} if self.accelerate else {}
         return [package + pins.get(package, "") for package in PACKAGES]
 
     def undated(self) -> tuple[str, ...]:
         """Return the packages that may be newer than the cell's date."""
-        return TEST_TOOLS + (("torch", "setuptools") if self.torch_of_its_time else TORCH_NEEDS)
+        torch = ("torch", "setuptools") if self.torch_of_its_time else TORCH_NEEDS
+        return TEST_TOOLS + torch + (("accelerate",) if self.accelerate else ())
+
+    def with_accelerate(self, version: str) -> Spec:
+        """Return the same cell with a release of accelerate, which may be newer than the cell's date."""
+        return replace(self, accelerate=version)
 
 
 def specify(release: Release, table: Table, torch: str = "", python: str = "") -> Spec:
