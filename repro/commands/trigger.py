@@ -96,7 +96,8 @@ def _evidence(item: dict[str, Any]) -> str:
 
 def _counted(item: dict[str, Any]) -> str:
     claims = f", so not {' nor '.join(item['claims'])}" if item["claims"] else ""
-    return f"{item['factor']} ({item['pairs']} pair{'s' if item['pairs'] > 1 else ''}{claims})"
+    beside = "" if item["alone"] else " beside others that never matter"
+    return f"{item['factor']} ({item['pairs']} pair{'s' if item['pairs'] > 1 else ''}{beside}{claims})"
 
 
 def _show_comparison(found: dict[str, Any]) -> None:

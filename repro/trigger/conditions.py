@@ -50,7 +50,8 @@ class Condition:
 
     `complete` tells whether every allowed combination was observed: only then does "exactly" mean exactly.
     `never_matters` counts, per factor, the pairs that differ in it alone and both have this outcome, where no pair has
-    it on one side only. `untested` are factors without any pair that could tell.
+    it on one side only. `nor_these` counts the same for factors that a constraint ties to others: their pairs differ in
+    some of `never_matters`, too. `untested` are factors without any pair that could tell.
     """
 
     outcome: str
@@ -58,7 +59,13 @@ class Condition:
     rows: int
     complete: bool
     never_matters: Mapping[str, int]
+    nor_these: Mapping[str, int]
     untested: tuple[str, ...]
+
+    @property
+    def proven(self) -> bool:
+        """Whether every literal has its pair of trials, or nothing was left out: anything else is a guess that fits."""
+        return self.complete or all(literal.evidence for term in self.terms for literal in term)
 
 
 def conditions(failure: Failure, span: Range) -> list[Condition]:
@@ -111,14 +118,43 @@ def _condition(
     terms = tuple(_term(outcome, cube, used, failure, telling) for cube in chosen)
     matters = {pair.factor for pair in telling} | {literal.factor for term in terms for literal in term}
     kept = Counter(pair.factor for pair in pairs if pair.keeps(outcome) and pair.factor not in matters)
+    never = {factor.name: kept[factor.name] for factor in factors if kept[factor.name]}
+    tied = {
+        factor.name: count
+        for factor in factors
+        if factor.name not in matters
+        and factor.name not in never
+        and (count := _kept_beside(outcome, factor.name, [f.name for f in factors if f.name not in never], rows))
+    }
     return Condition(
         outcome,
         terms,
         sum(row.outcome == outcome for row in rows.values()),
         complete,
-        {factor.name: kept[factor.name] for factor in factors if kept[factor.name]},
-        tuple(f.name for f in factors if f.name not in matters and not kept[f.name]),
+        never,
+        tied,
+        tuple(f.name for f in factors if f.name not in matters and f.name not in never and f.name not in tied),
     )
+
+
+def _kept_beside(outcome: str, factor: str, others: Sequence[str], rows: Mapping[Configuration, Row]) -> int:
+    """Count the pairs that differ in a factor, are alike in `others`, and both have the outcome; 0 if any has it once.
+
+    Rows of several cells may meet here: releases that were joined do not contradict each other.
+    """
+    fixed = [name for name in others if name != factor]
+    groups: dict[tuple[Level, ...], list[tuple[Level, bool]]] = {}
+    for configuration, row in rows.items():
+        levels = dict(configuration)
+        groups.setdefault(tuple(levels[name] for name in fixed), []).append((levels[factor], row.outcome == outcome))
+    kept = 0
+    for group in groups.values():
+        for n, (level, has) in enumerate(group):
+            for other, also in group[n + 1 :]:
+                if level != other and has != also:
+                    return 0
+                kept += level != other and has
+    return kept
 
 
 def _enough(

@@ -38,7 +38,7 @@ def _range(failure: Failure, span: Range) -> dict[str, Any]:
         "cells": [table.cell for table in span.tables],
         "configurations": len(span.rows),
         "possible": sum(1 for _ in failure.combinations(span.scope, span.device)) if _is_small(failure, span) else None,
-        "conditions": [_condition(failure, condition) for condition in conditions(failure, span)],
+        "conditions": [_condition(failure, condition, span) for condition in conditions(failure, span)],
     }
 
 
@@ -47,7 +47,7 @@ def _is_small(failure: Failure, span: Range) -> bool:
     return span.scope in failure.full_scopes
 
 
-def _condition(failure: Failure, condition: Condition) -> dict[str, Any]:
+def _condition(failure: Failure, condition: Condition, span: Range) -> dict[str, Any]:
     return {
         "outcome": condition.outcome,
         "configurations": condition.rows,
@@ -65,17 +65,24 @@ def _condition(failure: Failure, condition: Condition) -> dict[str, Any]:
             for literal in term
         ],
         "complete": condition.complete,
+        "proven": condition.proven,
         "never_matters": [
-            {"factor": factor, "pairs": pairs, "claims": _claims_on(failure, factor)}
-            for factor, pairs in condition.never_matters.items()
+            {"factor": factor, "pairs": pairs, "alone": alone, "claims": _claims_on(failure, factor, span)}
+            for alone, counted in ((True, condition.never_matters), (False, condition.nor_these))
+            for factor, pairs in counted.items()
         ],
         "untested": list(condition.untested),
     }
 
 
-def _claims_on(failure: Failure, factor: str) -> list[str]:
-    """Return the advice that turns on a factor alone: where the factor never matters, the advice cannot help."""
-    return [claim.id for claim in failure.claims if set(claim.change) == {factor}]
+def _claims_on(failure: Failure, factor: str, span: Range) -> list[str]:
+    """Return the advice that turns on a factor alone, between levels that were observed: it cannot help here."""
+    seen = {configuration[factor] for configuration in span.rows}
+    return [
+        claim.id
+        for claim in failure.claims
+        if set(claim.change) == {factor} and {claim.change[factor], (claim.base or failure.reported)[factor]} <= seen
+    ]
 
 
 def _pair(failure: Failure, pair: Pair | None) -> dict[str, Any]:

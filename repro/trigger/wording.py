@@ -10,10 +10,10 @@ def sentence(condition: Condition) -> str:
     """Return a condition as a sentence."""
     if not condition.terms or not condition.terms[0]:
         return f"{condition.outcome}: always" + ("" if condition.complete else ", as far as observed")
-    how_sure = "" if condition.complete else ", as far as observed,"
-    return f"{condition.outcome}{how_sure} exactly when " + "; or when ".join(
-        _listed([_clause(literal) for literal in term]) for term in condition.terms
-    )
+    when = "; or when ".join(_listed([_clause(literal) for literal in term]) for term in condition.terms)
+    if not condition.proven:
+        return f"{condition.outcome}: too few trials to tell exactly when; what fits them: when {when}"
+    return f"{condition.outcome}{'' if condition.complete else ', as far as observed,'} exactly when {when}"
 
 
 def formula(condition: Condition) -> str:

@@ -179,7 +179,34 @@ def test_factors_that_never_matter_are_counted_in_pairs_and_refute_the_advice_ab
     [span] = report(WHISPER, observed(tmp_path))["ranges"]
     never = {item["factor"]: item for item in span["conditions"][0]["never_matters"]}
     assert set(never) == {"use_cache", "precision", "attention"}
-    assert never["use_cache"] == {"factor": "use_cache", "pairs": 48, "claims": ["W2"]}
+    assert never["use_cache"] == {"factor": "use_cache", "pairs": 48, "alone": True, "claims": ["W2"]}
+
+
+def test_a_factor_that_a_constraint_ties_to_another_is_tested_beside_it(tmp_path: Path) -> None:
+    failing = WHISPER.reported
+    outcomes = {
+        WHISPER.configuration(): "trains",
+        failing: "double backward",
+        failing.but(best_model="no"): "double backward",
+        failing.but(best_model="no", evaluation="no"): "double backward",
+    }
+    stored(tmp_path, outcomes, scope="trainer")
+    [span] = ranges(observed(tmp_path).tables)
+    first = conditions(WHISPER, span)[0]
+    assert first.never_matters == {"evaluation": 1, "best_model": 1}
+    # Without the trial in the middle no pair differs in evaluation alone, and none shows that the best model is free.
+    del outcomes[failing.but(best_model="no")]
+    other = tmp_path / "other"
+    stored(other, outcomes, scope="trainer")
+    [span] = ranges(observed(other).tables)
+    assert "evaluation" in conditions(WHISPER, span)[0].untested
+    # Beside a factor that is known to be free, it is tested.
+    stored(other, {failing.but(predict_with_generate="no"): "double backward"}, scope="trainer")
+    stored(other, {failing.but(best_model="no", predict_with_generate="no"): "double backward"}, scope="trainer")
+    spans = ranges(observed(other).tables)
+    found = conditions(WHISPER, next(span for span in spans if span.scope == "trainer"))[0]
+    assert "best_model" in found.never_matters
+    assert found.nor_these == {"evaluation": 3}
 
 
 @settings(max_examples=15, deadline=None)
