@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from repro.trigger import cubes
 from repro.trigger.ranges import Range
 from repro.trigger.table import CellTable, Row
-from repro.vocabulary import Configuration, Factor, Failure, Level
+from repro.vocabulary import Configuration, Factor, Failure, Level, Scope
 
 
 @dataclass(frozen=True)
@@ -68,37 +68,65 @@ class Condition:
         return self.complete or all(literal.evidence for term in self.terms for literal in term)
 
 
-def conditions(failure: Failure, span: Range) -> list[Condition]:
-    """Return the condition of every outcome that was observed in a range, symptoms first and `trains` last."""
+Cases = Sequence[tuple[Mapping[str, Level], str]]
+"""Levels by factor with the outcome: rows in the form that is quick to look things up in."""
+
+
+def conditions(failure: Failure, span: Range, possible: frozenset[Configuration] | None = None) -> list[Condition]:
+    """Return the condition of every outcome that was observed in a range, symptoms first and `trains` last.
+
+    `possible` is what `everything` returns, for those who have it at hand.
+    """
     rows = span.rows
-    outcomes = {row.outcome for row in rows.values()}
+    if possible is None:
+        possible = everything(failure, span.scope, span.device)
+    complete = bool(possible) and possible <= rows.keys()
+    cases = [(dict(configuration), row.outcome) for configuration, row in rows.items()]
+    factors = [_observed(factor, cases) for factor in failure.factors_at(span.scope)]
+    pairs = _distinct_pairs(factors, span)
     order = [symptom.outcome for symptom in failure.symptoms]
-    factors = [_observed(factor, rows) for factor in failure.factors_at(span.scope)]
-    pairs = [pair for table in span.tables for pair in single_differences(factors, table)]
-    complete = span.scope in failure.full_scopes and all(
-        c in rows for c in failure.combinations(span.scope, span.device)
-    )
+    outcomes = {outcome for _, outcome in cases}
     ranked = sorted(outcomes, key=lambda o: (order.index(o) if o in order else len(order) + (o == "trains"), o))
-    return [_condition(failure, outcome, factors, rows, pairs, complete) for outcome in ranked]
+    return [_condition(failure, outcome, factors, cases, pairs, complete) for outcome in ranked]
+
+
+def everything(failure: Failure, scope: Scope, device: str) -> frozenset[Configuration]:
+    """Return every configuration that a device can run at a scope; none at a scope that is not run in full."""
+    return frozenset(failure.combinations(scope, device)) if scope in failure.full_scopes else frozenset()
+
+
+def _distinct_pairs(factors: Sequence[Factor], span: Range) -> list[Pair]:
+    """Return each pair of trials once, from one of the cells that saw both.
+
+    A cell that saw nothing that a larger one did not see has no pair of its own.
+    """
+    found: dict[tuple[str, ...], Pair] = {}
+    searched: list[CellTable] = []
+    for table in sorted(span.tables, key=lambda table: -len(table.rows)):
+        if not any(table.rows.keys() <= larger.rows.keys() for larger in searched):
+            searched.append(table)
+            for pair in single_differences(factors, table):
+                found.setdefault((pair.factor, *sorted((pair.one.trial, pair.other.trial))), pair)
+    return list(found.values())
 
 
 def single_differences(factors: Sequence[Factor], table: CellTable) -> Iterator[Pair]:
     """Yield every two trials of a cell that differ in one factor alone."""
-    for factor in factors:
+    cases = [(dict(configuration), row) for configuration, row in table.rows.items()]
+    points = [(tuple(levels[factor.name] for factor in factors), row) for levels, row in cases]
+    for number, factor in enumerate(factors):
         alike: dict[tuple[Level, ...], list[Row]] = {}
-        others = [other.name for other in factors if other is not factor]
-        for configuration, row in table.rows.items():
-            levels = dict(configuration)
-            alike.setdefault(tuple(levels[name] for name in others), []).append(row)
+        for point, row in points:
+            alike.setdefault((*point[:number], *point[number + 1 :]), []).append(row)
         for rows in alike.values():
             for n, one in enumerate(rows):
                 for other in rows[n + 1 :]:
                     yield Pair(factor.name, table.cell, one, other)
 
 
-def _observed(factor: Factor, rows: Mapping[Configuration, Row]) -> Factor:
+def _observed(factor: Factor, cases: Cases) -> Factor:
     """Return the factor with the levels that were observed only: of others nothing can be said."""
-    seen = {configuration[factor.name] for configuration in rows}
+    seen = {levels[factor.name] for levels, _ in cases}
     return Factor(factor.name, tuple(level for level in factor.levels if level in seen), factor.says)
 
 
@@ -106,14 +134,14 @@ def _condition(
     failure: Failure,
     outcome: str,
     factors: Sequence[Factor],
-    rows: Mapping[Configuration, Row],
+    cases: Cases,
     pairs: Sequence[Pair],
     complete: bool,
 ) -> Condition:
     telling = [pair for pair in pairs if pair.tells(outcome)]
-    used = _enough(outcome, factors, rows, {pair.factor for pair in telling})
+    used = _enough(outcome, factors, cases, {pair.factor for pair in telling})
     sizes = [len(factor.levels) for factor in used]
-    on, off = _projected(outcome, used, rows)
+    on, off = _projected(outcome, used, cases)
     chosen = cubes.smallest_cover(on, cubes.primes(on, off, sizes), sizes)
     terms = tuple(_term(outcome, cube, used, failure, telling) for cube in chosen)
     matters = {pair.factor for pair in telling} | {literal.factor for term in terms for literal in term}
@@ -124,12 +152,12 @@ def _condition(
         for factor in factors
         if factor.name not in matters
         and factor.name not in never
-        and (count := _kept_beside(outcome, factor.name, [f.name for f in factors if f.name not in never], rows))
+        and (count := _kept_beside(outcome, factor.name, [f.name for f in factors if f.name not in never], cases))
     }
     return Condition(
         outcome,
         terms,
-        sum(row.outcome == outcome for row in rows.values()),
+        sum(found == outcome for _, found in cases),
         complete,
         never,
         tied,
@@ -137,16 +165,15 @@ def _condition(
     )
 
 
-def _kept_beside(outcome: str, factor: str, others: Sequence[str], rows: Mapping[Configuration, Row]) -> int:
+def _kept_beside(outcome: str, factor: str, others: Sequence[str], cases: Cases) -> int:
     """Count the pairs that differ in a factor, are alike in `others`, and both have the outcome; 0 if any has it once.
 
     Rows of several cells may meet here: releases that were joined do not contradict each other.
     """
     fixed = [name for name in others if name != factor]
     groups: dict[tuple[Level, ...], list[tuple[Level, bool]]] = {}
-    for configuration, row in rows.items():
-        levels = dict(configuration)
-        groups.setdefault(tuple(levels[name] for name in fixed), []).append((levels[factor], row.outcome == outcome))
+    for levels, found in cases:
+        groups.setdefault(tuple(levels[name] for name in fixed), []).append((levels[factor], found == outcome))
     kept = 0
     for group in groups.values():
         for n, (level, has) in enumerate(group):
@@ -157,9 +184,7 @@ def _kept_beside(outcome: str, factor: str, others: Sequence[str], rows: Mapping
     return kept
 
 
-def _enough(
-    outcome: str, factors: Sequence[Factor], rows: Mapping[Configuration, Row], proven: set[str]
-) -> list[Factor]:
+def _enough(outcome: str, factors: Sequence[Factor], cases: Cases, proven: set[str]) -> list[Factor]:
     """Return the factors to state the condition in: those proven to matter, and more only if these cannot tell.
 
     In a table with every combination they always can. Where few were run, a condition that happens to fit could be
@@ -167,31 +192,28 @@ def _enough(
     """
     used = [factor for factor in factors if factor.name in proven]
     rest = [factor for factor in factors if factor.name not in proven]
-    while rest and (torn := _torn(outcome, used, rows)):
-        best = min(rest, key=lambda factor: _torn(outcome, [*used, factor], rows))
-        if _torn(outcome, [*used, best], rows) == torn and len(rest) == 1:
+    while rest and (torn := _torn(outcome, used, cases)):
+        best = min(rest, key=lambda factor: _torn(outcome, [*used, factor], cases))
+        if _torn(outcome, [*used, best], cases) == torn and len(rest) == 1:
             break
         used.append(best)
         rest.remove(best)
     return [factor for factor in factors if factor in used]
 
 
-def _torn(outcome: str, used: Sequence[Factor], rows: Mapping[Configuration, Row]) -> int:
+def _torn(outcome: str, used: Sequence[Factor], cases: Cases) -> int:
     """Count the combinations of some factors' levels that were seen with the outcome and without it."""
-    on, off = _projected(outcome, used, rows)
+    on, off = _projected(outcome, used, cases)
     return len(on & off)
 
 
-def _projected(
-    outcome: str, used: Sequence[Factor], rows: Mapping[Configuration, Row]
-) -> tuple[set[cubes.Point], set[cubes.Point]]:
+def _projected(outcome: str, used: Sequence[Factor], cases: Cases) -> tuple[set[cubes.Point], set[cubes.Point]]:
     """Return the combinations of some factors' levels, as indices, that have the outcome, and that have another."""
     index = [(factor.name, {level: n for n, level in enumerate(factor.levels)}) for factor in used]
     on: set[cubes.Point] = set()
     off: set[cubes.Point] = set()
-    for configuration, row in rows.items():
-        levels = dict(configuration)
-        (on if row.outcome == outcome else off).add(tuple(of[levels[name]] for name, of in index))
+    for levels, found in cases:
+        (on if found == outcome else off).add(tuple(of[levels[name]] for name, of in index))
     return on, off
 
 

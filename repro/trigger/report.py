@@ -5,21 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from repro.trigger import wording
-from repro.trigger.conditions import Condition, Pair, conditions
+from repro.trigger.conditions import Condition, Pair, conditions, everything
 from repro.trigger.declared import Comparison, compare
 from repro.trigger.ranges import Range, ranges
 from repro.trigger.table import CellTable, Contradiction, Observed
-from repro.vocabulary import Failure, Scope
+from repro.vocabulary import Configuration, Failure, Scope
 
 
 def report(failure: Failure, observed: Observed, scope: Scope | None = None) -> dict[str, Any]:
     """Return everything that the stored observations say about a failure's trigger, as JSON values."""
     tables = [table for table in observed.tables if scope in (None, table.scope) and table.rows]
     contradictions = [item for item in observed.contradictions if scope in (None, item.scope)]
+    spans = ranges(tables)
+    kinds = dict.fromkeys((span.scope, span.device) for span in spans)
+    possible = {(scope, device): everything(failure, scope, device) for scope, device in kinds}
     return {
         "failure": failure.id,
         "declared": failure.trigger.says,
-        "ranges": [_range(failure, span) for span in ranges(tables)],
+        "ranges": [_range(failure, span, possible[span.scope, span.device]) for span in spans],
         "comparison": _comparison(failure, compare(failure, tables)),
         "contradictions": [_contradiction(failure, item) for item in contradictions],
         "unfinished": observed.unfinished,
@@ -27,7 +30,7 @@ def report(failure: Failure, observed: Observed, scope: Scope | None = None) -> 
     }
 
 
-def _range(failure: Failure, span: Range) -> dict[str, Any]:
+def _range(failure: Failure, span: Range, possible: frozenset[Configuration]) -> dict[str, Any]:
     return {
         "scope": span.scope,
         "first": span.releases[0],
@@ -37,14 +40,9 @@ def _range(failure: Failure, span: Range) -> dict[str, Any]:
         "device": span.device,
         "cells": [table.cell for table in span.tables],
         "configurations": len(span.rows),
-        "possible": sum(1 for _ in failure.combinations(span.scope, span.device)) if _is_small(failure, span) else None,
-        "conditions": [_condition(failure, condition, span) for condition in conditions(failure, span)],
+        "possible": len(possible) or None,
+        "conditions": [_condition(failure, condition, span) for condition in conditions(failure, span, possible)],
     }
-
-
-def _is_small(failure: Failure, span: Range) -> bool:
-    """Tell whether the combinations can be counted in no time."""
-    return span.scope in failure.full_scopes
 
 
 def _condition(failure: Failure, condition: Condition, span: Range) -> dict[str, Any]:
