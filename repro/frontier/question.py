@@ -59,7 +59,7 @@ class Question:
         return tuple(self.failure.trial(configuration).id for configuration in self.configurations)
 
     def answer(self, cell: Cell) -> Answer:
-        """Read the answer off what was observed in a cell."""
+        """Read the answer off what was observed in a cell. Raises QuestionError when no release can answer."""
         trials = [self.failure.trial(configuration) for configuration in self.configurations]
         if any(not cell.observations.get(trial.id) for trial in trials):
             return Answer(None, "did not run", missing=True)
@@ -80,7 +80,9 @@ class Question:
     def _value(self, cell: Cell, outcomes: list[Outcome]) -> tuple[Any, str]:
         if self.peak_of is not None:
             peak = outcomes[0].facts.get("peak_bytes")
-            return peak, "" if peak else outcomes[0].why or "its trials do not measure a peak"
+            if peak is None and outcomes[0].name == TRAINS:
+                raise QuestionError(f"the trials of {self.failure.id} do not measure a peak")
+            return peak, "" if peak else outcomes[0].why or f"no peak was measured: {_told(outcomes[0])}"
         if self.claim is not None:
             verdict = judge(self.failure, self.claim, cell, [cell])[0]
             return verdict.verdict, verdict.detail

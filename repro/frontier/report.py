@@ -34,8 +34,8 @@ def report(found: Found) -> dict[str, Any]:
         ],
         "edges": edges,
         "probed": [_probe(found.probes[version]) for version in versions if version in found.probes],
-        "interpolated": [versions[position] for position in _interpolated(found)],
-        "skipped": {version: found.unusable[version] for version in versions if version in found.unusable},
+        "interpolated": [versions[position] for position in strategy.interpolated(found.seen)],
+        "skipped": _skipped(found),
         "contradictions": [_probe(probe) for probe in found.contradictions],
         "rounds": [list(versions) for versions in found.rounds],
     }
@@ -78,8 +78,15 @@ def _never_offered(axis: Axis, version: str) -> bool:
     return version in axis.unusable
 
 
-def _interpolated(found: Found) -> list[int]:
-    return list(strategy.interpolated(len(found.axis.versions), found.seen))
+def _skipped(found: Found) -> dict[str, str]:
+    """Return the releases that say nothing, with the reason: those beyond the outermost observed ones included."""
+    between = {found.axis.versions[position] for position in strategy.interpolated(found.seen)}
+    beyond = "not tried: it lies beyond releases that could not be run"
+    return {
+        version: found.unusable.get(version, beyond)
+        for version in found.axis.versions
+        if version in found.unusable or (version not in found.probes and version not in between)
+    }
 
 
 def _probe(probe: Probe) -> dict[str, Any]:

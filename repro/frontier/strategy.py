@@ -1,9 +1,10 @@
 """Which releases to look at next, from what was seen so far: pure, and without any belief about where an edge is.
 
 Positions are releases in order. Something seen is a value that can be compared; None stands for a release that cannot
-be looked at. The strategy: the two ends first; while all that was seen is alike, halve the widest stretches between
-seen releases, until none hides more than a few; as soon as two seen neighbours differ, halve the stretches between
-those only, until they are next to each other. Stretches between alike neighbours then stay interpolated.
+be looked at. The strategy: the two ends first, or what is nearest to them and can be looked at; while all that was seen
+is alike, halve the widest stretches between seen releases, until none hides more than a few; as soon as two seen
+neighbours differ, halve the stretches between those only, until they are next to each other. Stretches between alike
+neighbours then stay interpolated.
 """
 
 from __future__ import annotations
@@ -70,14 +71,40 @@ def next_probes(
     else:
         wanted = [gap for gap in between if len(gap.unseen) >= resolution]
     widest = sorted(wanted, key=lambda gap: (-len(gap.unseen), gap.left))[:at_a_time]
-    return sorted(gap.unseen[len(gap.unseen) // 2] for gap in widest)
+    return sorted(_middle(gap) for gap in widest)
+
+
+def _middle(gap: Gap) -> int:
+    """Return the middle of a gap's longest run of untried releases: one that cannot be run rarely comes alone."""
+    runs: list[list[int]] = []
+    for position in gap.unseen:
+        if runs and runs[-1][-1] == position - 1:
+            runs[-1].append(position)
+        else:
+            runs.append([position])
+    longest = max(runs, key=len)
+    return longest[len(longest) // 2]
 
 
 def _missing_ends(count: int, seen: Seen) -> list[int]:
-    """Return the outermost positions that can be looked at and were not."""
-    order = range(count)
-    usable = [position for position in order if seen.get(position, 0) is not None]
-    return sorted({position for position in (*usable[:1], *usable[-1:]) if position not in seen})
+    """Return what to look at so that the outermost releases that can be looked at are seen."""
+    wanted = {_missing_end(inward, seen) for inward in (range(count), range(count - 1, -1, -1))}
+    return sorted(position for position in wanted if position is not None)
+
+
+def _missing_end(inward: Sequence[int], seen: Seen) -> int | None:
+    """Gallop from an end over releases that cannot be looked at, and halve the way back; None when that is done.
+
+    Old releases that no longer install are many and neighbours: one by one, each would cost a cell.
+    """
+    usable = next((n for n, position in enumerate(inward) if seen.get(position) is not None), None)
+    if usable is None:
+        leaps = [inward[2**n - 1] for n in range(len(inward).bit_length()) if 2**n <= len(inward)]
+        unseen = [position for position in inward if position not in seen]
+        return next((leap for leap in leaps if leap not in seen), unseen[0] if 0 < len(unseen) < RESOLUTION else None)
+    tried = [n for n, position in enumerate(inward[:usable]) if position in seen]
+    between = [position for position in inward[tried[-1] + 1 if tried else 0 : usable] if position not in seen]
+    return between[len(between) // 2] if between else None
 
 
 @dataclass(frozen=True)
@@ -100,6 +127,6 @@ def stretches(seen: Seen, *, same: Same = _equal) -> list[Stretch]:
     return found
 
 
-def interpolated(count: int, seen: Seen) -> Sequence[int]:
-    """Return the positions that nobody looked at."""
-    return [position for position in range(count) if position not in seen]
+def interpolated(seen: Seen) -> list[int]:
+    """Return the positions between seen ones that nobody looked at."""
+    return [position for gap in gaps(seen) for position in gap.unseen]

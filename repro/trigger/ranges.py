@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
@@ -13,9 +13,13 @@ from repro.vocabulary import Configuration, Scope
 
 @dataclass(frozen=True)
 class Range:
-    """Tables of neighbouring releases, oldest first, all of one scope, torch and device, that never contradict."""
+    """Tables of neighbouring releases, oldest first, all of one scope, torch and device, that never contradict.
+
+    `rows` has every configuration that any of them saw, with the row of the first that did.
+    """
 
     tables: tuple[CellTable, ...]
+    rows: Mapping[Configuration, Row]
 
     @property
     def scope(self) -> Scope:
@@ -37,15 +41,6 @@ class Range:
         """The device of all its tables."""
         return self.tables[0].device
 
-    @property
-    def rows(self) -> dict[Configuration, Row]:
-        """Every configuration that any of the releases saw, with a row of the first that did."""
-        together: dict[Configuration, Row] = {}
-        for table in self.tables:
-            for configuration, row in table.rows.items():
-                together.setdefault(configuration, row)
-        return together
-
 
 def ranges(tables: Iterable[CellTable]) -> list[Range]:
     """Join neighbouring releases as long as they saw some configuration both, and none with different outcomes."""
@@ -62,20 +57,15 @@ def _joined(tables: list[CellTable]) -> list[Range]:
     found: list[Range] = []
     for table in tables:
         if found and _alike(found[-1], table):
-            found[-1] = Range((*found[-1].tables, table))
+            found[-1] = Range((*found[-1].tables, table), {**table.rows, **found[-1].rows})
         else:
-            found.append(Range((table,)))
+            found.append(Range((table,), table.rows))
     return found
 
 
 def _alike(known: Range, table: CellTable) -> bool:
-    seen = [
-        earlier.rows[configuration].outcome == row.outcome
-        for earlier in known.tables
-        for configuration, row in table.rows.items()
-        if configuration in earlier.rows
-    ]
-    return bool(seen) and all(seen)
+    both = [(known.rows[c].outcome, row.outcome) for c, row in table.rows.items() if c in known.rows]
+    return bool(both) and all(before == now for before, now in both)
 
 
 def _version(text: str) -> Version:

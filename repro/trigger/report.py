@@ -9,7 +9,7 @@ from repro.trigger.conditions import Condition, Pair, conditions, everything
 from repro.trigger.declared import Comparison, compare
 from repro.trigger.ranges import Range, ranges
 from repro.trigger.table import CellTable, Contradiction, Observed
-from repro.vocabulary import Configuration, Failure, Scope
+from repro.vocabulary import TRAINS, Configuration, Failure, Scope
 
 
 def report(failure: Failure, observed: Observed, scope: Scope | None = None) -> dict[str, Any]:
@@ -65,7 +65,12 @@ def _condition(failure: Failure, condition: Condition, span: Range) -> dict[str,
         "complete": condition.complete,
         "proven": condition.proven,
         "never_matters": [
-            {"factor": factor, "pairs": pairs, "alone": alone, "claims": _claims_on(failure, factor, span)}
+            {
+                "factor": factor,
+                "pairs": pairs,
+                "alone": alone,
+                "claims": _claims_on(failure, condition.outcome, factor, span),
+            }
             for alone, counted in ((True, condition.never_matters), (False, condition.nor_these))
             for factor, pairs in counted.items()
         ],
@@ -73,8 +78,10 @@ def _condition(failure: Failure, condition: Condition, span: Range) -> dict[str,
     }
 
 
-def _claims_on(failure: Failure, factor: str, span: Range) -> list[str]:
+def _claims_on(failure: Failure, outcome: str, factor: str, span: Range) -> list[str]:
     """Return the advice that turns on a factor alone, between levels that were observed: it cannot help here."""
+    if outcome == TRAINS:
+        return []
     seen = {configuration[factor] for configuration in span.rows}
     return [
         claim.id

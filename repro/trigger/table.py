@@ -8,7 +8,7 @@ from typing import Any
 
 from repro.store.reader import Results
 from repro.store.records import Record
-from repro.vocabulary import UNFINISHED, Configuration, Failure, Mechanism, Scope
+from repro.vocabulary import UNFINISHED, Configuration, Failure, Level, Mechanism, Scope
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,19 @@ def tables(failure: Failure, results: Results) -> Observed:
     """
     mechanisms = {r["cell"]: r["mechanism"] for r in results.of_kind("mechanism", failure.id)}
     gathered: dict[tuple[str, Scope], _Gathered] = {}
+    # One object per configuration: checked once, and quickly found equal to itself in every release's table.
+    known: dict[tuple[Any, ...], Configuration | None] = {}
     unfinished = foreign = 0
     for record in results.of_kind("observation", failure.id):
         outcome = failure.outcome(record)
         if outcome in UNFINISHED:
             unfinished += 1
             continue
-        try:
-            configuration = failure.configuration(**record["configuration"])
-        except ValueError:
+        key = tuple(record["configuration"].items())
+        if key not in known:
+            known[key] = _configuration(failure, record["configuration"])
+        configuration = known[key]
+        if configuration is None:
             foreign += 1
             continue
         here = gathered.setdefault((record["cell"], record["scope"]), _Gathered(record))
@@ -107,6 +111,13 @@ def tables(failure: Failure, results: Results) -> Observed:
         for (cell, scope), here in gathered.items()
     ]
     return Observed(tuple(found), tuple(contradictions), unfinished, foreign)
+
+
+def _configuration(failure: Failure, levels: Mapping[str, Level]) -> Configuration | None:
+    try:
+        return failure.configuration(**levels)
+    except ValueError:
+        return None
 
 
 def _ids(records: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from repro.frontier.question import AFFECTED, GOOD, Question, QuestionError, que
 from repro.frontier.report import lines, report
 from repro.frontier.search import Axis, Found, search
 from repro.store.reader import read
-from repro.store.records import record
+from repro.store.records import Record, record
 from repro.store.writer import Writer
 from repro.vocabulary import Configuration
 
@@ -118,6 +118,37 @@ def test_ends_that_cannot_be_looked_at_give_way_to_their_neighbours() -> None:
     assert strategy.next_probes(5, {0: None, 4: None}) == [1, 3]
 
 
+@given(st.integers(0, 125))
+def test_many_releases_that_cannot_be_installed_cost_few_tries_and_the_first_usable_one_is_found(broken: int) -> None:
+    truth = [None] * broken + [GOOD] * (125 - broken)
+    seen = explore(truth, resolution=200)
+    assert sum(value is None for value in seen.values()) <= 15
+    if broken < 125:
+        assert min(position for position, value in seen.items() if value) == broken
+
+
+def test_a_failure_whose_trials_measure_no_peak_has_no_frontier_of_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, [])
+    axis = Axis("transformers", tuple(VERSIONS), {}, {})
+    with pytest.raises(QuestionError, match="do not measure a peak"):
+        search(question(WHISPER, peak="plain"), axis, bench.look, bench.records)
+    assert len(bench.looked) == 2
+
+
+def test_a_peak_that_moved_is_found_between_neighbours(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, [])
+
+    def look(versions: Sequence[str]) -> Mapping[str, str]:
+        for version in versions:
+            peak = 1000 + VERSIONS.index(version) % 7 + 500 * (VERSIONS.index(version) >= 33)
+            bench.observe(version, WHISPER.reported, {**TRAINS, "peak_bytes": peak})
+        return {}
+
+    axis = Axis("transformers", tuple(VERSIONS), {}, {})
+    told = report(search(question(WHISPER, peak="reported"), axis, look, bench.records))
+    assert [(edge["from"], edge["to"]) for edge in told["edges"]] == [(VERSIONS[32], VERSIONS[33])]
+
+
 # Reading what is stored
 
 TRAINS: dict[str, Any] = {"end": "completed", "gradients": {}, "loss_finite": True, "moved": True}
@@ -154,8 +185,10 @@ class Bench:
 
     def search(self, versions: Sequence[str], unusable: Mapping[str, str] | None = None, **options: Any) -> Found:
         axis = Axis("transformers", tuple(versions), unusable or {}, {"torch": "2.13.0", "device": "cpu"})
-        records = lambda: read(self.directory).records if list(self.directory.glob("*.jsonl")) else ()  # noqa: E731
-        return search(Question(WHISPER, name=WHISPER.id), axis, self.look, records, **options)
+        return search(Question(WHISPER, name=WHISPER.id), axis, self.look, self.records, **options)
+
+    def records(self) -> Sequence[Record]:
+        return read(self.directory).records if list(self.directory.glob("*.jsonl")) else ()
 
 
 VERSIONS = [f"4.{minor}.{patch}" for minor in range(30) for patch in range(3)]
