@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
         from repro.catalog import find
         from repro.cells.releases import SelectionError, table
         from repro.frontier.axis import axis
-        from repro.frontier.looking import InterruptedSearchError, look
+        from repro.frontier.looking import InterruptedSearchError, look, not_cached
         from repro.frontier.question import QuestionError, question
         from repro.frontier.report import lines, report
         from repro.frontier.search import search
@@ -72,11 +72,12 @@ def register(app: typer.Typer) -> None:
             found = search(
                 asked,
                 what,
-                lambda versions: look(versions, cell_of, asked, results, jobs=jobs, offline=offline),
+                lambda versions: look(versions, cell_of, asked, results, jobs=jobs),
                 lambda: _stored(results, asked.failure.id),
                 at_a_time=jobs,
                 resolution=resolution,
                 exhaustive=exhaustive,
+                unusable=not_cached(what.versions, cell_of) if offline else {},
                 told=_tell,
             )
         except (SelectionError, QuestionError) as error:
@@ -101,8 +102,8 @@ def _tell(probes: Sequence[Probe], unusable: Mapping[str, str]) -> None:
     from repro.show import terminal
 
     for probe in probes:
-        value = f"skipped: {unusable[probe.version]}" if probe.version in unusable else str(probe.answer.value)
-        terminal.say(f"{probe.version}: {value}{' (stored before)' if probe.reused else ''}")
+        reason = unusable.get(probe.version)
+        terminal.say(f"{probe.version}: {f'skipped: {reason}' if reason else probe.answer.value}")
 
 
 def _end(asked: Question, found: Found, told: dict[str, Any]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from repro.judge.observed import Cell, Outcome
 from repro.judge.verdicts import LOWER_PEAK, judge
+from repro.store.records import Record
 from repro.vocabulary import RAISES_OTHER, REFUSED, TRAINS, Claim, Configuration, Failure
 
 AFFECTED, GOOD = "affected", "good"
@@ -61,7 +62,7 @@ class Question:
     def answer(self, cell: Cell) -> Answer:
         """Read the answer off what was observed in a cell. Raises QuestionError when no release can answer."""
         trials = [self.failure.trial(configuration) for configuration in self.configurations]
-        if any(not cell.observations.get(trial.id) for trial in trials):
+        if any(_never_ran(cell.observations.get(trial.id, ())) for trial in trials):
             return Answer(None, "did not run", missing=True)
         outcomes = {trial.id: cell.outcome(self.failure, trial) for trial in trials}
         evidence = {trial: outcome.evidence for trial, outcome in outcomes.items()}
@@ -112,6 +113,11 @@ def question(failure: Failure, claim: str = "", peak: str = "") -> Question:
             raise QuestionError(f"{failure.id} has no budget {peak!r}; it has: {', '.join(of)}")
         return Question(failure, peak_of=of[peak], name=f"peak of {peak}")
     return Question(failure, name=failure.id)
+
+
+def _never_ran(records: Sequence[Record]) -> bool:
+    """Tell whether a trial has no observation, or none but of the apparatus failing, which is worth another try."""
+    return all(record["end"] == "could not run" for record in records)
 
 
 def _told(outcome: Outcome) -> str:

@@ -120,19 +120,29 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
 
 def _how(found: dict[str, Any]) -> Iterator[str]:
     probes = {probe["version"]: probe for probe in found["probed"]}
-    yield f"  observed {len(probes)} in {len(found['rounds'])} rounds:"
+    known = [f"{version} {probe['value']}" for version, probe in probes.items() if probe["reused"]]
+    if known:
+        yield f"  observed before: {', '.join(known)}"
+    if found["rounds"]:
+        yield f"  observed {len(probes) - len(known)} in {len(found['rounds'])} rounds:"
     for number, asked in enumerate(found["rounds"], 1):
         told = ", ".join(f"{version} {_value(probes[version])}" for version in asked)
         yield f"    {number}. {told}"
     yield f"  interpolated: {len(found['interpolated'])} releases between observed ones that are alike"
-    for version, reason in found["skipped"].items():
-        yield f"  skipped {version}: {reason.splitlines()[0]}"
+    for reason, versions in _by_reason(found["skipped"]).items():
+        yield f"  skipped {', '.join(versions)}: {reason.splitlines()[0]}"
     for probe in found["contradictions"]:
         yield f"  contradictory in {probe['version']}: {probe['detail']}"
         for trial, ids in probe["evidence"].items():
             yield f"    {trial}: {', '.join(ids)}"
 
 
+def _by_reason(skipped: dict[str, str]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for version, reason in skipped.items():
+        reasons.setdefault(reason, []).append(version)
+    return reasons
+
+
 def _value(probe: dict[str, Any]) -> str:
-    value = "not known" if probe["value"] is None else str(probe["value"])
-    return f"{value} (stored before)" if probe["reused"] else value
+    return "not known" if probe["value"] is None else str(probe["value"])

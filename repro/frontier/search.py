@@ -21,7 +21,8 @@ Look = Callable[[Sequence[str]], Mapping[str, str]]
 class Axis:
     """What varies: the versions of one package, oldest first, while the rest of a cell is fixed.
 
-    `unusable` are versions that are not looked at, with the reason. `fixed` are the other packages' versions.
+    `unusable` are versions that no installer picks (they were yanked), with the reason. `fixed` are the versions of the
+    other packages.
     """
 
     package: str
@@ -70,15 +71,18 @@ def search(
     at_a_time: int = 2,
     resolution: int = strategy.RESOLUTION,
     exhaustive: bool = False,
+    unusable: Mapping[str, str] | None = None,
     told: Callable[[Sequence[Probe], Mapping[str, str]], None] = lambda _probes, _unusable: None,
 ) -> Found:
     """Search until the strategy has nothing left to ask.
 
-    `stored` reads the records of the failure and of its cells. What was observed before is used where it is needed; a
-    release is looked at only when the strategy asks for it.
+    `stored` reads the records of the failure and of its cells. What was observed before is used from the start; another
+    release is looked at only when the strategy asks for it, and never when `unusable` has a reason not to.
     """
-    probes: dict[str, Probe] = {}
-    unusable = dict(axis.unusable)
+    before = _read(question, axis, axis.versions, stored(), reused=True)
+    probes = {version: probe for version, probe in before.items() if not probe.answer.missing}
+    unusable = {**axis.unusable, **{v: reason for v, reason in (unusable or {}).items() if v not in probes}}
+    unusable |= {version: probe.answer.why for version, probe in probes.items() if probe.answer.value is None}
     rounds: list[tuple[str, ...]] = []
     while True:
         positions = strategy.next_probes(
@@ -93,12 +97,9 @@ def search(
             return Found(question, axis, probes, unusable, tuple(rounds))
         asked = tuple(axis.versions[position] for position in positions)
         rounds.append(asked)
-        before = _read(question, axis, asked, stored(), reused=True)
-        to_run = [version for version in asked if before[version].answer.missing]
-        troubles = look(to_run) if to_run else {}
-        after = _read(question, axis, to_run, stored(), reused=False) if to_run else {}
+        troubles = look(asked)
         fresh: dict[str, str] = {}
-        for version, probe in {**before, **after}.items():
+        for version, probe in _read(question, axis, asked, stored(), reused=False).items():
             probes[version] = probe
             if probe.answer.value is None:
                 fresh[version] = troubles.get(version, probe.answer.why)

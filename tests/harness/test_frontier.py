@@ -183,8 +183,8 @@ class Bench:
         writer.append(record("observation", cell, **about, **versions, **facts))
         writer.close()
 
-    def search(self, versions: Sequence[str], unusable: Mapping[str, str] | None = None, **options: Any) -> Found:
-        axis = Axis("transformers", tuple(versions), unusable or {}, {"torch": "2.13.0", "device": "cpu"})
+    def search(self, versions: Sequence[str], yanked: Mapping[str, str] | None = None, **options: Any) -> Found:
+        axis = Axis("transformers", tuple(versions), yanked or {}, {"torch": "2.13.0", "device": "cpu"})
         return search(Question(WHISPER, name=WHISPER.id), axis, self.look, self.records, **options)
 
     def records(self) -> Sequence[Record]:
@@ -215,6 +215,23 @@ def test_a_second_search_observes_nothing_anew(tmp_path: Path) -> None:
     assert again.looked == []
     assert told["first_affected"] == VERSIONS[40]
     assert all(probe["reused"] for probe in told["probed"])
+
+
+def test_what_was_observed_before_spares_the_search_for_the_affected_stretch(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, VERSIONS[40:42])
+    bench.look([VERSIONS[0], VERSIONS[41], VERSIONS[-1]])
+    bench.looked.clear()
+    told = report(bench.search(VERSIONS))
+    assert (told["first_affected"], told["last_affected"]) == (VERSIONS[40], VERSIONS[41])
+    assert len(bench.looked) <= 12
+
+
+def test_a_release_that_may_not_be_looked_at_leaves_its_edge_open(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, VERSIONS[40:61])
+    told = report(bench.search(VERSIONS, unusable={VERSIONS[40]: "not cached"}))
+    assert told["first_affected"] == VERSIONS[41]
+    assert VERSIONS[40] not in bench.looked
+    assert not told["proved"]
 
 
 def test_several_affected_stretches_that_were_seen_are_all_told(tmp_path: Path) -> None:
