@@ -1,7 +1,7 @@
 """The counting CPU allocator: exact, and nearly free. Compiled once per torch, against torch's own headers.
 
-The library goes to `$XDG_CACHE_HOME/trainer-repro` (`~/.cache/trainer-repro`), named by a digest of its source and of the torch
-build. `CXX` names the compiler; without it, `g++`, `c++` and `clang++` are tried.
+The library goes to `$XDG_CACHE_HOME/trainer-repro` (`~/.cache/trainer-repro`), named by a digest of its source and of
+the torch build. `CXX` names the compiler; without it, `g++`, `c++` and `clang++` are tried.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AllocatorUnavailableError(RuntimeError):
 
 
 def open_book(capacity: int | None, granularity: int) -> AllocatorBook:
-    """Count from now on. Raises AllocatorUnavailableError without a compiler, ValueError for a differing granularity."""
+    """Count from now on. Raises AllocatorUnavailableError without a compiler, ValueError for another granularity."""
     return AllocatorBook(_library(), capacity, granularity)
 
 
@@ -159,9 +159,11 @@ class _AllocatorDevice:
         self._library.meter_forget()
 
 
-@_SITE_OF
 def _site_of(nbytes: int) -> int:  # noqa: ARG001 - the signature is the library's
     return AllocatorBook._sites.current()
+
+
+_SITE_CALLBACK = _SITE_OF(_site_of)
 
 
 @functools.lru_cache(maxsize=1)
@@ -192,7 +194,7 @@ def _library() -> ctypes.CDLL:
     for name, (takes, gives) in signatures.items():
         function = getattr(library, name)
         function.argtypes, function.restype = takes, gives
-    library.meter_setup(_site_of, WORTH_TRACING, LOG_LIMIT)
+    library.meter_setup(_SITE_CALLBACK, WORTH_TRACING, LOG_LIMIT)
     return library
 
 

@@ -1,7 +1,7 @@
 """The ledger: a book of live storages kept by a dispatch mode. Needs no compiler; sees operators from outside only.
 
-An operator's results are charged when it returns, so what it allocates and frees within itself is not seen. A storage is
-struck off when its last reference goes, by a weak reference to it.
+An operator's results are charged when it returns, so what it allocates and frees within itself is not seen. A storage
+is struck off when its last reference goes, by a weak reference to it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class _Level:
         self.peak = self.peak_event = 0
 
 
-class _Entry(weakref.ref):  # type: ignore[type-arg] - generic only to type checkers
+class _Entry(weakref.ref[Any]):
     """A weak reference to a device storage, with what the book says about it."""
 
     __slots__ = ("block", "key", "nbytes")
@@ -119,7 +119,7 @@ class _Entry(weakref.ref):  # type: ignore[type-arg] - generic only to type chec
     nbytes: int
 
 
-class _Ledger(TorchDispatchMode):
+class _Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to us
     """The book of all levels. `book` maps a storage's address to its entry; what is not in it is the host's."""
 
     def __init__(self, granularity: int) -> None:
@@ -137,7 +137,13 @@ class _Ledger(TorchDispatchMode):
         self._kinds: dict[Any, int] = {}
         self._on_death: Callable[[_Entry], None] = self._strike_off
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Newer releases of torch would wrap the method below for the compiler's sake: seconds at the first operator, for
+        # importing it, and microseconds at every one.
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = _kind(func)
@@ -202,7 +208,8 @@ class _Ledger(TorchDispatchMode):
                 self.refusals.append(refusal)
                 raise OutOfMemoryError(
                     f"CUDA out of memory. Tried to allocate {nbytes} bytes in {func}. The emulated device has a total "
-                    f"capacity of {level.capacity} bytes, of which {level.capacity - (self.live - level.base)} bytes are free."
+                    f"capacity of {level.capacity} bytes, of which {level.capacity - self.live + level.base} bytes are "
+                    "free."
                 )
         self.live = now
         self.count = count = count + 1

@@ -3,7 +3,7 @@
     from repro.memory.meter import meter
 
     with meter(capacity=8_000_000) as m:            # an emulated device of eight million bytes, on the CPU
-        trainer = make_trainer()                    # Trainer moves its model with `.to(device)`: now it is on the device
+        trainer = make_trainer()                    # Trainer moves its model with `.to(device)`: it is on the device
         with phases_of(trainer, m):                 # names "train step", "evaluation batch" and "gather"
             trainer.train()                         # raises torch.OutOfMemoryError past the capacity
     m.report.peak_bytes, m.report.holders, m.report.peak_of("gather")
@@ -11,16 +11,19 @@
 Sources:
 
 * `allocator`: a counting CPU allocator. Exact, nearly free; compiled on first use. Sees temporaries inside operators.
-* `ledger`: a dispatch mode that keeps a book of storages. Needs no compiler; slower, and sees an operator's results only.
+* `ledger`: a dispatch mode that keeps a book of storages. Needs no compiler; slower, and sees operators' results only.
 * `cuda`: the statistics of CUDA's caching allocator.
 * `auto`: `cuda` on CUDA; else the allocator, or the ledger (said once) where the allocator cannot be built.
 
 **The emulated device.** Arithmetic is that of the CPU; what is emulated is the boundary between host and device. A
-storage is on the *device* when it was moved there by `Tensor.to(torch.device)`, or computed from device tensors, or made by
-a factory (`torch.zeros`) outside a host scope. It is on the *host* when it existed before the meter was opened, comes from
-numpy or from a DataLoader, was made inside `m.host()`, or comes from `Tensor.cpu()` or `.to("cpu")`, which really copy.
-Only device bytes count, rounded up to 512 as CUDA's caching allocator does. The sources differ in one thing only: what is
-computed from host tensors alone, outside a host scope, is host memory to the ledger and device memory to the allocator.
+storage is on the *device* when it was moved there by `Tensor.to(torch.device)`, or computed from device tensors, or made
+by a factory (`torch.zeros`) outside a host scope. It is on the *host* when it existed before the meter was opened, comes
+from numpy or from a DataLoader, was made inside `m.host()`, or comes from `Tensor.cpu()` or `.to("cpu")`, which really
+copy. Only device bytes count, rounded up to 512 as CUDA's caching allocator does.
+
+The two emulated sources differ in three things. Temporaries inside an operator: the allocator's only. What is computed
+from host tensors alone, outside a host scope: host memory to the ledger, device memory to the allocator. Threads started
+by hand: seen by the allocator only (autograd's own threads are seen by both).
 
 A capacity holds for the bytes above the baseline, the baseline being what was live when this meter was opened. Exactly
 the capacity fits. Meters nest: an inner one measures from its own baseline, and the outer capacity still holds.
@@ -204,7 +207,7 @@ def _book(device: Device, source: Source, capacity: int | None, granularity: int
     if device == "cuda":
         from repro.memory import cuda
 
-        return cuda.open_book(capacity)
+        return cuda.CudaBook(capacity)
     from repro.memory import allocator, ledger
 
     if source == "ledger":

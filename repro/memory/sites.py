@@ -9,7 +9,7 @@ from types import CodeType, FrameType
 DEPTH = 4
 """Lines kept of a call stack, innermost first."""
 WORTH_TRACING = 1024
-"""A block is traced when it is at least this fraction of the peak so far: walking the stack for each would cost time."""
+"""A block is traced when it is at least the 1/1024th of the peak so far: walking the stack for each would cost time."""
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PASSED_OVER = (f"{os.sep}torch{os.sep}", f"{os.sep}contextlib.py", f"{os.sep}functools.py")
