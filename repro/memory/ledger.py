@@ -152,29 +152,34 @@ class _Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to us
         scope = getattr(self._scopes, "scope", "")
         if scope == "host" or self._forgotten:
             return func(*args, **kwargs) if kwargs else func(*args)
-        inputs = () if kind == _LIFT else _storages(args, kwargs)
-        out = func(*args, **kwargs) if kwargs else func(*args)
-        book = self._book
-        if not inputs or scope == "device" or any(key in book for key in inputs):
+        inputs: list[int] = []
+        if kind != _LIFT:
+            _collect(args, inputs)
+            if kwargs:
+                _collect(kwargs.values(), inputs)
+            out = func(*args, **kwargs) if kwargs else func(*args)
+        else:
+            out = func(*args)
+        if not inputs or scope == "device" or not self._book.keys().isdisjoint(inputs):
             try:
-                self._charge(out, inputs, func, kind)
+                if isinstance(out, torch.Tensor):
+                    self._note(out, inputs, func, kind, self.live)
+                else:
+                    self._charge_all(out, inputs, func, kind)
             except OutOfMemoryError:
                 del out  # as after a failed allocation: nothing new is left behind
                 raise
         return out
 
-    def _charge(self, out: Any, inputs: tuple[int, ...], func: Any, kind: int) -> None:
+    def _charge_all(self, out: Any, inputs: list[int], func: Any, kind: int) -> None:
         before = self.live
-        if isinstance(out, torch.Tensor):
-            self._note(out, inputs, func, kind, before)
-        elif isinstance(out, (tuple, list)):
-            for each in out:
-                if isinstance(each, torch.Tensor):
-                    self._note(each, inputs, func, kind, before)
-                elif isinstance(each, (tuple, list)):
-                    self._charge(each, inputs, func, kind)
+        for each in out if isinstance(out, (tuple, list)) else ():
+            if isinstance(each, torch.Tensor):
+                self._note(each, inputs, func, kind, before)
+            else:
+                self._charge_all(each, inputs, func, kind)
 
-    def _note(self, tensor: torch.Tensor, inputs: tuple[int, ...], func: Any, kind: int, before: int) -> None:
+    def _note(self, tensor: torch.Tensor, inputs: list[int], func: Any, kind: int, before: int) -> None:
         try:
             storage = tensor.untyped_storage()
         except NotImplementedError:  # a batched tensor, as vmap makes them, has no storage of its own
@@ -217,7 +222,7 @@ class _Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to us
             if now - level.base > level.peak:
                 level.peak, level.peak_event = now - level.base, count - level.first_event
         self._blocks += 1
-        site = self.sites.current(str(func)) if nbytes * WORTH_TRACING >= self.levels[-1].peak else 0
+        site = self.sites.current(func) if nbytes * WORTH_TRACING >= self.levels[-1].peak else 0
         if len(self.events) < LOG_LIMIT:
             self.events.append((self._blocks, nbytes, site))
 
@@ -271,16 +276,8 @@ def _kind(func: Any) -> int:
     return _ALIAS if returns and all(each.alias_info is not None for each in returns) else _FRESH
 
 
-def _storages(args: Any, kwargs: Any) -> tuple[int, ...]:
-    """Return the addresses of the storages that go into an operator."""
-    found: list[int] = []
-    _collect(args, found)
-    if kwargs:
-        _collect(kwargs.values(), found)
-    return tuple(found)
-
-
 def _collect(values: Any, found: list[int]) -> None:
+    """Gather the addresses of the storages that go into an operator."""
     for value in values:
         if isinstance(value, torch.Tensor):
             try:
