@@ -50,7 +50,7 @@ std::unordered_set<void*>& charged_blocks = *new std::unordered_set<void*>();
 std::vector<Event>& events = *new std::vector<Event>();
 std::vector<Refusal>& refusals = *new std::vector<Refusal>();
 std::vector<Level>& levels = *new std::vector<Level>();
-int64_t live = 0, event_count = 0, generation = 0, granularity = 512, log_limit = 0, worth_tracing = 1024;
+int64_t live = 0, window_peak = 0, event_count = 0, generation = 0, granularity = 512, log_limit = 0, worth_tracing = 1024;
 uint64_t next_block = 1;
 SiteOf site_of = nullptr;
 bool forgotten = false;  // a forked worker: what it makes is the host's
@@ -89,6 +89,7 @@ bool charge(size_t bytes, Head& head, int64_t& event, bool& trace, Refusal& refu
     }
   }
   live = now;
+  if (now > window_peak) window_peak = now;
   head = {want, generation, next_block++, {}};
   log_event(head.block, want);
   for (Level& level : levels) {
@@ -226,10 +227,18 @@ int64_t meter_holds(void* data) {
   return static_cast<int64_t>(charged_blocks.count(data));
 }
 
-// The most live between two calls, above what was live at the first; for a look inside a single operator.
-int64_t meter_live() {
+// Starts a window and returns what is live. For a look inside a single operator.
+int64_t meter_window() {
   std::lock_guard<std::mutex> lock(mutex);
+  window_peak = live;
   return live;
+}
+
+// Reads the window: what is live, and the most that was live since it started.
+void meter_read_window(int64_t* to) {
+  std::lock_guard<std::mutex> lock(mutex);
+  to[0] = live;
+  to[1] = window_peak;
 }
 
 int64_t meter_scope(int64_t wanted) {

@@ -38,7 +38,7 @@ class AllocatorUnavailableError(RuntimeError):
 
 def open_book(capacity: int | None, granularity: int) -> AllocatorBook:
     """Count from now on. Raises AllocatorUnavailableError without a compiler, ValueError for another granularity."""
-    return AllocatorBook(_library(), capacity, granularity)
+    return AllocatorBook(counting_library(), capacity, granularity)
 
 
 class AllocatorBook:
@@ -167,8 +167,8 @@ _SITE_CALLBACK = _SITE_OF(_site_of)
 
 
 @functools.lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL:
-    """Build, load and set up the library, once per process."""
+def counting_library() -> ctypes.CDLL:
+    """Build, load and set up the library, once per process. Raises AllocatorUnavailableError where it cannot be had."""
     path = build()
     try:
         library = ctypes.CDLL(str(path))
@@ -187,7 +187,8 @@ def _library() -> ctypes.CDLL:
         "meter_copy_events": ([word, word, pointer], None),
         "meter_copy_refusals": ([word, word, pointer], None),
         "meter_holds": ([pointer], word),
-        "meter_live": ([], word),
+        "meter_window": ([], word),
+        "meter_read_window": ([ctypes.POINTER(word)], None),
         "meter_scope": ([word], word),
         "meter_forget": ([], None),
     }

@@ -139,8 +139,8 @@ class _Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to us
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Newer releases of torch would wrap the method below for the compiler's sake: seconds at the first operator, for
-        # importing it, and microseconds at every one.
+        # Newer releases of torch would wrap the method below for the compiler's sake: seconds at the first operator,
+        # for importing it, and microseconds at every one.
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -16,14 +16,14 @@ Sources:
 * `auto`: `cuda` on CUDA; else the allocator, or the ledger (said once) where the allocator cannot be built.
 
 **The emulated device.** Arithmetic is that of the CPU; what is emulated is the boundary between host and device. A
-storage is on the *device* when it was moved there by `Tensor.to(torch.device)`, or computed from device tensors, or made
-by a factory (`torch.zeros`) outside a host scope. It is on the *host* when it existed before the meter was opened, comes
-from numpy or from a DataLoader, was made inside `m.host()`, or comes from `Tensor.cpu()` or `.to("cpu")`, which really
-copy. Only device bytes count, rounded up to 512 as CUDA's caching allocator does.
+storage is on the *device* when it was moved there by `Tensor.to(torch.device)`, or computed from device tensors, or
+made by a factory (`torch.zeros`) outside a host scope. It is on the *host* when it existed before the meter was
+opened, comes from numpy or from a DataLoader, was made inside `m.host()`, or comes from `Tensor.cpu()` or `.to("cpu")`,
+which really copy. Only device bytes count, rounded up to 512 as CUDA's caching allocator does.
 
 The two emulated sources differ in three things. Temporaries inside an operator: the allocator's only. What is computed
-from host tensors alone, outside a host scope: host memory to the ledger, device memory to the allocator. Threads started
-by hand: seen by the allocator only (autograd's own threads are seen by both).
+from host tensors alone, outside a host scope: host memory to the ledger, device memory to the allocator. Threads
+started by hand: seen by the allocator only (autograd's own threads are seen by both).
 
 A capacity holds for the bytes above the baseline, the baseline being what was live when this meter was opened. Exactly
 the capacity fits. Meters nest: an inner one measures from its own baseline, and the outer capacity still holds.
