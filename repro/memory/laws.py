@@ -61,7 +61,10 @@ def rounded(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class Wav2Vec2Sizes:
-    """The sizes of a wav2vec2 CTC model: group norm after its first convolution, and no biases in any."""
+    """The sizes of a wav2vec2 CTC model: group norm after its first convolution, and no biases in any.
+
+    `masks` is whether SpecAugment is on (`mask_time_prob` or `mask_feature_prob`): it has a parameter of its own.
+    """
 
     vocabulary: int
     hidden: int
@@ -72,6 +75,7 @@ class Wav2Vec2Sizes:
     strides: tuple[int, ...] = (5, 2, 2, 2, 2, 2, 2)
     position_kernel: int = 128
     position_groups: int = 16
+    masks: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError for sizes that no model can have."""
@@ -90,7 +94,8 @@ class Wav2Vec2Sizes:
     def shapes(self) -> Iterator[tuple[int, ...]]:
         """Yield the shape of every parameter."""
         width, inner = self.hidden, self.intermediate
-        yield (width,)  # what replaces masked frames
+        if self.masks:
+            yield (width,)
         before = 1
         for channels, kernel in zip(self.channels, self.kernels, strict=True):
             yield (channels, before, kernel)
