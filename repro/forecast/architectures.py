@@ -103,6 +103,7 @@ def _moonshine(name: str, width: int, layers: int, parameters: int) -> Architect
         "decoder_num_key_value_heads": 8,
         "vocab_size": 32768,
         "max_position_embeddings": 194,
+        "pad_token_id": 2,
         "partial_rotary_factor": 0.9 if name == "tiny" else 0.62,
     }
     return Architecture(

@@ -13,7 +13,8 @@ from repro.forecast.work import NotForecastableError
 from repro.speech.clips import SAMPLING_RATE
 
 _DTYPES = {"bf16-weights": torch.bfloat16}
-_RANDOM = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+RANDOM_LAYERS = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+"""Settings by which a model leaves out layers at random."""
 
 
 class Published:
@@ -42,7 +43,7 @@ class Published:
             raise NotForecastableError(
                 f"transformers {transformers.__version__} has no {which.model_class}; {self.name} came later"
             ) from None
-        for name in _RANDOM:
+        for name in RANDOM_LAYERS:
             if hasattr(config, name):
                 setattr(config, name, 0.0)
         # SpecAugment draws its mask from numbers; it takes little, where little is alive.

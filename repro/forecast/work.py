@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -28,6 +29,8 @@ from repro.forecast.timeline import Bytes, Log, Peak, peak, scaled
 
 Tell = Callable[[str], None]
 """Takes a line about how things are going."""
+TOKEN_BYTES = 8
+"""Tokens are int64."""
 
 
 class NotForecastableError(Exception):
@@ -54,17 +57,22 @@ class Subject(Protocol):
 
 
 @dataclass(frozen=True)
-class _Training:
-    log: Log
-    batch: int
-
-
-@dataclass(frozen=True)
 class _Evaluation:
     log: Log
-    batch: int
     outputs: tuple[Output, ...]
     label_row_bytes: int
+
+
+@dataclass
+class _Runs:
+    """What was run of one subject under one setting, by batch size."""
+
+    parameters: int = 0
+    training: dict[int, Log] = field(default_factory=dict)
+    evaluation: dict[int, _Evaluation] = field(default_factory=dict)
+
+    def evaluation_logs(self) -> dict[int, Log]:
+        return {size: run.log for size, run in self.evaluation.items()}
 
 
 class Session:
@@ -73,60 +81,63 @@ class Session:
     def __init__(self, subject: Subject, tell: Tell | None = None) -> None:
         self.subject = subject
         self._tell = tell or (lambda _: None)
-        self._runs: dict[Setting, tuple[tuple[_Training, _Training], tuple[_Evaluation, _Evaluation], int]] = {}
+        self._runs: dict[Setting, _Runs] = {}
 
     def forecast(self, setting: Setting) -> Forecast:
         """Return the forecast of one setting. Raises NotForecastableError."""
-        training, evaluation, parameters = self._run(setting)
+        size = min(setting.evaluation_batch, setting.examples)
+        runs = self._run(setting, {setting.batch}, {size, setting.examples % size} - {0})
         return Forecast(
             model=self.subject.name,
             setting=setting,
-            parameters=parameters,
-            training=_training_peak(training, setting.batch),
-            evaluation=_evaluation_peak(evaluation, setting),
+            parameters=runs.parameters,
+            training=_training_peak(runs, setting.batch),
+            evaluation=_evaluation_peak(runs, setting, size),
             notes=self.subject.notes,
         )
 
-    def _run(self, setting: Setting) -> tuple[tuple[_Training, _Training], tuple[_Evaluation, _Evaluation], int]:
-        """Run both phases at two batch sizes; every other batch size follows from those."""
-        key = setting.but(
-            batch=1, eval_batch=1, examples=1, eval_accumulation=0, concatenate=True, keep=_traced_keep(setting.keep)
-        )
-        if key not in self._runs:
-            with _on_fake_tensors(setting) as book:
-                try:
-                    self._runs[key] = self._traced(book, setting)
-                except (NotForecastableError, KeyboardInterrupt, MemoryError):
-                    raise
-                except Exception as error:
-                    raise NotForecastableError(
-                        f"{self.subject.name} does not run on fake tensors with {_describe(setting)}: "
-                        f"{type(error).__name__}: {error}"
-                    ) from error
-        return self._runs[key]
+    def prepare_batches(self, setting: Setting) -> None:
+        """Run a second size of batch, after which every size is arithmetic. Raises NotForecastableError."""
+        self._run(setting, {setting.batch, 2 * setting.batch}, {setting.evaluation_batch, 2 * setting.evaluation_batch})
 
-    def _traced(
-        self, book: Book, setting: Setting
-    ) -> tuple[tuple[_Training, _Training], tuple[_Evaluation, _Evaluation], int]:
+    def _run(self, setting: Setting, training: set[int], evaluation: set[int]) -> _Runs:
+        """Make sure that the logs of these batch sizes are there, or two from which they follow."""
+        plain = {"batch": 1, "eval_batch": 1, "examples": 1, "eval_accumulation": 0, "concatenate": True, "generate": 0}
+        key = setting.but(**plain, keep="argmax" if setting.keep == "argmax" else "outputs")
+        runs = self._runs.setdefault(key, _Runs())
+        training = {size for size in training if _at(runs.training, size) is None}
+        evaluation = {size for size in evaluation if _at(runs.evaluation_logs(), size) is None}
+        if training or evaluation:
+            try:
+                with _on_fake_tensors(setting) as book:
+                    self._trace(book, setting, runs, sorted(training), sorted(evaluation, reverse=True))
+            except (NotForecastableError, MemoryError):
+                raise
+            except Exception as error:
+                raise NotForecastableError(
+                    f"{self.subject.name} does not run on fake tensors with {_describe(setting)}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+        return runs
+
+    def _trace(self, book: Book, setting: Setting, runs: _Runs, training: list[int], evaluation: list[int]) -> None:
         subject = self.subject
         self._tell(f"building {subject.name} without its weights ({_describe(setting)})")
         model = subject.model(setting)
         parameters = list(model.parameters())
+        runs.parameters = sum(parameter.numel() for parameter in parameters)
         book.label([*parameters, *model.buffers()], "parameters")
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         for parameter in trained:
             parameter.register_post_accumulate_grad_hook(lambda p: book.label([p.grad], "gradients"))
         optimizer = _optimizer(trained, setting)
         _give_state(optimizer, trained, book)
-        training = []
-        for size in _two_sizes(setting.batch):
+        for size in training:
             self._tell(f"one training step on fake tensors, batch {size}")
-            training.append(_Training(self._training_step(book, model, optimizer, trained, setting, size), size))
-        evaluation = []
-        for size in _two_sizes(setting.evaluation_batch):
+            runs.training[size] = self._training_step(book, model, optimizer, trained, setting, size)
+        for size in evaluation:
             self._tell(f"one evaluation batch on fake tensors, batch {size}")
-            evaluation.append(self._evaluation_batch(book, model, setting, size))
-        return (training[0], training[1]), (evaluation[0], evaluation[1]), sum(p.numel() for p in parameters)
+            runs.evaluation[size] = self._evaluation_batch(book, model, setting, size)
 
     def _training_step(
         self, book: Book, model: Any, optimizer: Any, trained: list[Any], setting: Setting, size: int
@@ -165,17 +176,7 @@ class Session:
         kept_outputs = _named_tensors(_without_loss(outputs, model))
         preprocessed = self.subject.kept(tuple(kept_outputs.values()), labels, setting)
         del loss
-        return _Evaluation(log, size, _outputs(kept_outputs, preprocessed, size), _row_bytes(labels, size))
-
-
-def _traced_keep(keep: str) -> Any:
-    """Settings of `keep` that leave the same trace: only the argmax makes tensors of its own."""
-    return "argmax" if keep == "argmax" else "outputs"
-
-
-def _two_sizes(batch: int) -> tuple[int, int]:
-    """Two batch sizes to run. Not one, where the batch may be squeezed away: unless one is asked for."""
-    return batch, 2 * batch
+        return _Evaluation(log, _outputs(kept_outputs, preprocessed, size), _row_bytes(labels, size))
 
 
 def _describe(setting: Setting) -> str:
@@ -286,37 +287,49 @@ def _row_bytes(tensors: list[torch.Tensor], size: int) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors) // size
 
 
-def _training_peak(runs: tuple[_Training, _Training], batch: int) -> Peak:
-    return peak(runs[0].log, "step", "end", _bytes_at(runs[0], runs[1], batch))
+def _at(logs: Mapping[int, Log], size: int) -> tuple[Log, Bytes | None] | None:
+    """Return the log of a batch size, or another one with the bytes it would have, or None when neither is there."""
+    if size in logs:
+        return logs[size], None
+    for (small, small_log), (large, large_log) in itertools.combinations(sorted(logs.items()), 2):
+        bytes_of = scaled(small_log, small, large_log, large, size)
+        if bytes_of is not None:
+            return small_log, bytes_of
+    return None
 
 
-def _bytes_at(small: Any, large: Any, batch: int) -> Bytes | None:
-    if batch == small.batch:
-        return None
-    found = scaled(small.log, small.batch, large.log, large.batch, batch)
+def _surely(found: tuple[Log, Bytes | None] | None) -> tuple[Log, Bytes | None]:
     if found is None:
         raise NotForecastableError("this model takes another way for another batch size; forecast each one by itself")
     return found
 
 
-def _evaluation_peak(runs: tuple[_Evaluation, _Evaluation], setting: Setting) -> EvaluationPeak:
-    small, large = runs
+def _training_peak(runs: _Runs, batch: int) -> Peak:
+    log, bytes_of = _surely(_at(runs.training, batch))
+    return peak(log, "step", "end", bytes_of)
+
+
+def _evaluation_peak(runs: _Runs, setting: Setting, batch: int) -> EvaluationPeak:
+    logs = runs.evaluation_logs()
+    resident = peak(next(iter(logs.values())), "start", "start")
 
     @functools.cache
     def forward(size: int) -> ForwardPass:
-        bytes_of = _bytes_at(small, large, size)
-        found = peak(small.log, "inputs", "end", bytes_of)
-        resident = peak(small.log, "start", "start", bytes_of)
+        log, bytes_of = _surely(_at(logs, size))
+        found = peak(log, "inputs", "end", bytes_of)
         return ForwardPass(found.peak_bytes, found.by_kind, found.start_bytes - resident.start_bytes)
 
-    resident = peak(small.log, "start", "start").by_kind
+    some = next(iter(runs.evaluation.values()))
+    outputs = some.outputs
+    if setting.generate:
+        outputs = (Output("generated tokens", TOKEN_BYTES * setting.generate, TOKEN_BYTES * setting.generate),)
     return evaluate(
         setting.examples,
-        min(setting.evaluation_batch, setting.examples),
+        batch,
         forward,
-        resident,
-        small.outputs,
-        small.label_row_bytes,
+        resident.by_kind,
+        outputs,
+        some.label_row_bytes,
         keep=setting.keep,
         accumulation=setting.eval_accumulation,
         concatenate=setting.concatenate,
