@@ -6,10 +6,10 @@
     forecast = repro.forecast.named("whisper-small", batch=16)  # a published size, by name
     forecast.training.peak_bytes, forecast.evaluation.peak_bytes, forecast.fits(card_bytes)
 
-One training step and one evaluation batch really run, on fake tensors (shapes without data), while every storage that is
-alive is counted (`run`, `book`). What evaluation keeps of a whole set follows from that batch (`evaluation`). The
-arithmetic on what was counted needs no torch (`timeline`, `evaluation`, `advice`); nothing here imports torch before it is
-asked to forecast.
+One training step and one evaluation batch really run, on fake tensors (shapes without data), while every storage that
+is alive is counted (`work`, `book`). What evaluation keeps of a whole set follows from that batch (`evaluation`). The
+arithmetic on what was counted needs no torch (`timeline`, `evaluation`, `advice`); nothing here imports torch before it
+is asked to forecast.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def named(model: str, *, tell: Tell | None = None, **setting: Any) -> Forecast:
 def of(trainer: Any, *, tell: Tell | None = None, **setting: Any) -> Forecast:
     """Forecast a live Trainer with its own model, arguments, data and metrics; `setting` overrides what they say.
 
-    Nothing of the trainer is changed: its model is copied without its numbers. A few examples are read from its data sets,
-    and the longest of them stands for all. Raises what `named` raises.
+    Nothing of the trainer is changed: its model is copied without its numbers. A few examples are read from its data
+    sets, and the longest of them stands for all. Raises what `named` raises.
     """
     from repro.forecast.trainer import session_of, setting_of
 

@@ -15,8 +15,8 @@ from repro.forecast.timeline import Log
 def _scalar(tensor: torch.Tensor) -> bool | int | float:
     """Answer a question about a number that a fake tensor does not have.
 
-    False answers "is a label out of range?", "is this layer to be dropped?" and "may the mask be left out?" the way that
-    costs most memory.
+    False answers "is a label out of range?", "is this layer to be dropped?" and "may the mask be left out?" the way
+    that costs most memory.
     """
     if tensor.dtype == torch.bool:
         return False
@@ -39,7 +39,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
 """Operators whose result depends on numbers: answered with the largest result that they can have."""
 
 
-class Book(TorchDispatchMode):
+class Book(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to us
     """A log of births and ends of storages. Enter it inside a `FakeTensorMode`; `begin` starts a log anew."""
 
     def __init__(self) -> None:

@@ -6,7 +6,18 @@ import difflib
 import re
 
 MIB, GIB = 2**20, 2**30
-_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": MIB, "gib": GIB, "kb": 10**3, "mb": 10**6, "gb": 10**9, "m": MIB, "g": GIB}
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kib": 2**10,
+    "mib": MIB,
+    "gib": GIB,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "m": MIB,
+    "g": GIB,
+}
 
 CARDS_MIB = {
     "t4": 15360,

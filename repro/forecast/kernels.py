@@ -1,7 +1,7 @@
 """What the kernels of a CUDA device keep, on fake CPU tensors (cell tier).
 
-Fake tensors on a fake CUDA device cannot run everywhere: a torch without CUDA has no attention kernels for it, and ends the
-process. So a forecast runs on fake CPU tensors, and the few operators whose memory differs by device are replaced:
+Fake tensors on a fake CUDA device cannot run everywhere: a torch without CUDA has no attention kernels for it, and ends
+the process. So a forecast runs on fake CPU tensors, and the few operators whose memory differs by device are replaced:
 
 * dropout: a CPU keeps a mask of floats, CUDA one of booleans (`native_dropout`);
 * attention with dropout: a CPU falls back to the full matrix, the fused CUDA kernels keep a seed;
@@ -32,7 +32,7 @@ _IN_FLOAT32 = (
 """Functions to which autocast on CUDA gives float32 inputs."""
 
 
-class _Ctc(torch.autograd.Function):
+class _Ctc(torch.autograd.Function):  # type: ignore[misc] # torch is untyped to us
     """What the native CTC kernel allocates: alpha and beta of (batch, frames, 2 x longest target + 1), the gradient."""
 
     @staticmethod

@@ -29,15 +29,15 @@ class Setting:
 
     * `batch`, `eval_batch` (0: the same as `batch`): examples per device. `accumulation`: batches per optimizer step.
     * `seconds`: length of a clip (Whisper pads to 30 whatever it is). `labels`: tokens of a label sequence.
-    * `precision`: `fp16` and `bf16` are mixed precision as the Trainer's arguments of that name give it; `bf16-weights` is
-      a model loaded in bfloat16.
+    * `precision`: `fp16` and `bf16` are mixed precision as the Trainer's arguments of that name give it;
+      `bf16-weights` is a model loaded in bfloat16.
     * `checkpointing`: `on` is without reentrance.
-    * `optimizer`: as the Trainer names them; `adamw_torch` works on lists of tensors on CUDA, `adamw_torch_single` is the
-      same one parameter at a time, as on a CPU.
+    * `optimizer`: as the Trainer names them; `adamw_torch` works on lists of tensors on CUDA, `adamw_torch_single` is
+      the same one parameter at a time, as on a CPU.
     * `examples`: size of the evaluation set. `keep`: what evaluation keeps of it: every `outputs` (compute_metrics is
-      given), their `argmax` (preprocess_logits_for_metrics), `nothing` (no compute_metrics, or prediction_loss_only), or
-      nothing beyond a `batch` (batch_eval_metrics). `eval_accumulation` is `eval_accumulation_steps`, 0 for unset.
-      `concatenate` is `eval_do_concat_batches`.
+      given), their `argmax` (preprocess_logits_for_metrics), `nothing` (no compute_metrics, or
+      prediction_loss_only), or nothing beyond a `batch` (batch_eval_metrics). `eval_accumulation` is
+      `eval_accumulation_steps`, 0 for unset. `concatenate` is `eval_do_concat_batches`.
     * `generate`: tokens that evaluation generates per example (predict_with_generate), 0 for none.
     * `freeze_encoder`: no gradients for the encoder (Whisper, Moonshine) or the feature encoder (the others).
     * `kernels`: count what the kernels of a `cuda` device keep, or those of a `cpu`, as when checking against a meter.

@@ -102,5 +102,3 @@ def largest(fits: Callable[[int], bool], most: int = 1 << 14) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return min(low, most)
-
-

@@ -1,4 +1,4 @@
-"""A live Trainer as a subject: its model copied without its numbers, and batches as long as its data's longest (cell tier)."""
+"""A live Trainer as a subject: its model without its numbers, batches as long as its longest data (cell tier)."""
 
 from __future__ import annotations
 
@@ -225,7 +225,9 @@ def _notes(trainer: Any) -> tuple[str, ...]:
         notes.append(f"the optimizer {option} is counted as adamw_torch")
     if _generated(trainer):
         notes.append("generation itself, with its key and value cache, is not counted")
-    own = {name for kind in type(trainer).__mro__ if not kind.__module__.startswith("transformers") for name in vars(kind)}
+    own = {
+        name for kind in type(trainer).__mro__ if not kind.__module__.startswith("transformers") for name in vars(kind)
+    }
     changed = sorted(own & {"compute_loss", "training_step", "prediction_step", "evaluation_loop"})
     if changed:
         notes.append(f"{type(trainer).__name__} has its own {', '.join(changed)}, which is not followed")

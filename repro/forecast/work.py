@@ -12,7 +12,7 @@ import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -59,7 +59,7 @@ class Subject(Protocol):
 @dataclass(frozen=True)
 class _Evaluation:
     log: Log
-    outputs: tuple[Output, ...]
+    outputs: Mapping[str, tuple[Output, ...]]
     label_row_bytes: int
 
 
@@ -103,7 +103,7 @@ class Session:
     def _run(self, setting: Setting, training: set[int], evaluation: set[int]) -> _Runs:
         """Make sure that the logs of these batch sizes are there, or two from which they follow."""
         plain = {"batch": 1, "eval_batch": 1, "examples": 1, "eval_accumulation": 0, "concatenate": True, "generate": 0}
-        key = setting.but(**plain, keep="argmax" if setting.keep == "argmax" else "outputs")
+        key = setting.but(**plain, keep="outputs")
         runs = self._runs.setdefault(key, _Runs())
         training = {size for size in training if _at(runs.training, size) is None}
         evaluation = {size for size in evaluation if _at(runs.evaluation_logs(), size) is None}
@@ -173,10 +173,14 @@ class Session:
             loss = _loss(outputs).mean()
             book.mark("end")
         labels = self.subject.labels_of(inputs)
-        kept_outputs = _named_tensors(_without_loss(outputs, model))
-        preprocessed = self.subject.kept(tuple(kept_outputs.values()), labels, setting)
+        raw = _named_tensors(_without_loss(outputs, model))
+        kept = {"outputs": _outputs(raw, tuple(raw.values()), size)}
+        # Preprocessing may be a user's own code: what it raises counts only when it is asked for.
+        with nullcontext() if setting.keep == "argmax" else suppress(Exception):
+            preprocessed = self.subject.kept(tuple(raw.values()), labels, setting.but(keep="argmax"))
+            kept["argmax"] = _outputs(raw, preprocessed, size)
         del loss
-        return _Evaluation(log, _outputs(kept_outputs, preprocessed, size), _row_bytes(labels, size))
+        return _Evaluation(log, kept, _row_bytes(labels, size))
 
 
 def _describe(setting: Setting) -> str:
@@ -284,7 +288,7 @@ def _outputs(raw: Mapping[str, torch.Tensor], kept: Any, size: int) -> tuple[Out
 
 
 def _row_bytes(tensors: list[torch.Tensor], size: int) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) // size
+    return sum(int(tensor.numel() * tensor.element_size()) for tensor in tensors) // size
 
 
 def _at(logs: Mapping[int, Log], size: int) -> tuple[Log, Bytes | None] | None:
@@ -320,7 +324,9 @@ def _evaluation_peak(runs: _Runs, setting: Setting, batch: int) -> EvaluationPea
         return ForwardPass(found.peak_bytes, found.by_kind, found.start_bytes - resident.start_bytes)
 
     some = next(iter(runs.evaluation.values()))
-    outputs = some.outputs
+    outputs = some.outputs.get("argmax" if setting.keep == "argmax" else "outputs")
+    if outputs is None:
+        raise NotForecastableError("the preprocessing of logits does not run on fake tensors")
     if setting.generate:
         outputs = (Output("generated tokens", TOKEN_BYTES * setting.generate, TOKEN_BYTES * setting.generate),)
     return evaluate(
