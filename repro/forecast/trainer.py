@@ -223,8 +223,6 @@ def _notes(trainer: Any) -> tuple[str, ...]:
     option = _value(trainer.args.optim)
     if option not in _OPTIMIZERS:
         notes.append(f"the optimizer {option} is counted as adamw_torch")
-    if _generated(trainer):
-        notes.append("generation itself, with its key and value cache, is not counted")
     own = {
         name for kind in type(trainer).__mro__ if not kind.__module__.startswith("transformers") for name in vars(kind)
     }

@@ -29,6 +29,7 @@ from repro.forecast.timeline import Bytes, Log, Peak, peak, scaled
 
 Tell = Callable[[str], None]
 """Takes a line about how things are going."""
+NO_GENERATION = "generation itself, with its key and value cache, is not counted, only the tokens that are kept"
 TOKEN_BYTES = 8
 """Tokens are int64."""
 
@@ -93,7 +94,7 @@ class Session:
             parameters=runs.parameters,
             training=_training_peak(runs, setting.batch),
             evaluation=_evaluation_peak(runs, setting, size),
-            notes=self.subject.notes,
+            notes=(*self.subject.notes, *((NO_GENERATION,) if setting.generate else ())),
         )
 
     def prepare_batches(self, setting: Setting) -> None:
