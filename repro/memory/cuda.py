@@ -255,7 +255,7 @@ def in_child(
                 text=True,
                 capture_output=True,
                 timeout=timeout,
-                env={**os.environ, _CHILD: "1"},
+                env={**os.environ, _CHILD: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 check=False,
             )
         except subprocess.TimeoutExpired as error:

@@ -70,7 +70,7 @@ def test_without_cuda_the_message_says_so() -> None:
     with pytest.raises(cuda.CudaUnavailableError, match="sees no CUDA device"):
         meter("cuda")
     with pytest.raises(cuda.CudaUnavailableError, match="sees no CUDA device"):
-        cuda.in_child("tests.harness.test_memory_cuda:fill", {}, capacity=64 * MIB, timeout=60)
+        cuda.in_child(f"{__name__}:fill", {}, capacity=64 * MIB, timeout=60)
 
 
 def test_a_capacity_never_leaks_because_it_needs_a_child(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from repro.memory import laws
 from repro.memory.laws import Evaluation, Wav2Vec2Sizes
 from repro.memory.meter import meter
 from repro.memory.trainer_phases import EVALUATION_BATCH, GATHER, TRAIN_STEP, phases_of
-from tests.harness.memory_workload import LABELS, model, quietly, trainer
+
+from .memory_workload import LABELS, model, quietly, trainer
 
 
 @pytest.fixture(scope="module", autouse=True)

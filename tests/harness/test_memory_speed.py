@@ -18,7 +18,8 @@ import pytest
 import torch
 
 from repro.memory.meter import Source, meter
-from tests.harness.memory_workload import model, quietly, trainer
+
+from .memory_workload import model, quietly, trainer
 
 ROUNDS = 7
 CLIPS = (64_000,) * 20
