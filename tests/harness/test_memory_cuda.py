@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -118,13 +119,13 @@ def test_the_caching_allocators_figures_are_read_with_phases_and_places() -> Non
 
 def test_a_child_that_dies_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "require_device", lambda **_: "Some GPU")
-    monkeypatch.setattr(cuda.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match=r"died in its CUDA child process \(exit code 1"):
         cuda.in_child("a:b", {}, capacity=None, timeout=60)
 
     def slow(*_: Any, **given: Any) -> None:
         raise subprocess.TimeoutExpired("child", given["timeout"])
 
-    monkeypatch.setattr(cuda.subprocess, "run", slow)
+    monkeypatch.setattr(subprocess, "run", slow)
     with pytest.raises(TimeoutError, match="a:b did not end within 60 s"):
         cuda.in_child("a:b", {}, capacity=None, timeout=60)
