@@ -48,9 +48,9 @@ def axis(
 
 
 def _axis(package: str, releases: list[Release], fixed: dict[str, str]) -> Axis:
-    versions = tuple(release.version for release in releases)
-    yanked = {release.version: "it was yanked from the index" for release in releases if release.yanked}
-    return Axis(package, versions, yanked, {name: version for name, version in fixed.items() if version})
+    versions = tuple(release.version for release in releases if not release.yanked)
+    yanked = [release.version for release in releases if release.yanked]
+    return Axis(package, versions, tuple(yanked), {name: version for name, version in fixed.items() if version})
 
 
 def _release(table: Table, package: str, version: str) -> Release:

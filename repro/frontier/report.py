@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from packaging.version import Version
+
 from repro.frontier import strategy
 from repro.frontier.question import AFFECTED, GOOD
-from repro.frontier.search import Axis, Found, Probe
+from repro.frontier.search import Found, Probe
 
 
 def report(found: Found) -> dict[str, Any]:
@@ -58,35 +60,33 @@ def _affected(found: Found, edges: list[dict[str, Any]]) -> dict[str, str | None
 
 
 def _edge(found: Found, gap: strategy.Gap) -> dict[str, Any]:
-    """Return a change between two seen releases; it is proved when nothing at all lies between them.
+    """Return a change between two seen releases; it is proved when nothing that could be installed lies between them.
 
     `open` are the releases in between that could not be looked at: the change may be in any of them.
     """
     versions, seen = found.axis.versions, found.seen
+    first, last = versions[gap.left], versions[gap.right]
     return {
-        "from": versions[gap.left],
+        "from": first,
         "before": seen[gap.left],
-        "to": versions[gap.right],
+        "to": last,
         "after": seen[gap.right],
-        "proved": not gap.unseen and all(_never_offered(found.axis, versions[p]) for p in gap.unusable),
+        "proved": not gap.unseen and not gap.unusable,
         "open": [versions[position] for position in (*gap.unseen, *gap.unusable)],
+        "yanked": [y for y in found.axis.yanked if Version(first) < Version(y) < Version(last)],
     }
-
-
-def _never_offered(axis: Axis, version: str) -> bool:
-    """Tell whether a release is one that no installer picks: its neighbours are adjacent for everyone."""
-    return version in axis.unusable
 
 
 def _skipped(found: Found) -> dict[str, str]:
     """Return the releases that say nothing, with the reason: those beyond the outermost observed ones included."""
     between = {found.axis.versions[position] for position in strategy.interpolated(found.seen)}
     beyond = "not tried: it lies beyond releases that could not be run"
-    return {
+    skipped = {
         version: found.unusable.get(version, beyond)
         for version in found.axis.versions
         if version in found.unusable or (version not in found.probes and version not in between)
     }
+    return skipped | dict.fromkeys(found.axis.yanked, "yanked from the index")
 
 
 def _probe(probe: Probe) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"  {stretch['value']}: {stretch['first']}" + ("" if alone else f" to {stretch['last']}")
     yield ""
     for edge in found["edges"]:
-        between = f", yanked between them: {', '.join(edge['open'])}" if edge["open"] else ""
+        between = f"; yanked between them: {', '.join(edge['yanked'])}" if edge["yanked"] else ""
         how = (
             f"proved, both observed{between}" if edge["proved"] else f"open: {', '.join(edge['open'])} lie between them"
         )

@@ -21,13 +21,13 @@ Look = Callable[[Sequence[str]], Mapping[str, str]]
 class Axis:
     """What varies: the versions of one package, oldest first, while the rest of a cell is fixed.
 
-    `unusable` are versions that no installer picks (they were yanked), with the reason. `fixed` are the versions of the
-    other packages.
+    `yanked` are versions that no installer picks: they are not among the others, and never looked at. `fixed` are the
+    versions of the other packages.
     """
 
     package: str
     versions: tuple[str, ...]
-    unusable: Mapping[str, str]
+    yanked: tuple[str, ...]
     fixed: Mapping[str, str]
 
 
@@ -81,7 +81,7 @@ def search(
     """
     before = _read(question, axis, axis.versions, stored(), reused=True)
     probes = {version: probe for version, probe in before.items() if not probe.answer.missing}
-    unusable = {**axis.unusable, **{v: reason for v, reason in (unusable or {}).items() if v not in probes}}
+    unusable = {version: reason for version, reason in (unusable or {}).items() if version not in probes}
     unusable |= {version: probe.answer.why for version, probe in probes.items() if probe.answer.value is None}
     rounds: list[tuple[str, ...]] = []
     while True:

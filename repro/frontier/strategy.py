@@ -75,7 +75,13 @@ def next_probes(
 
 
 def _middle(gap: Gap) -> int:
-    """Return the middle of a gap's longest run of untried releases: one that cannot be run rarely comes alone."""
+    """Return the middle of a gap; beside a release that cannot be run, the middle of the longest run of untried ones.
+
+    Releases that cannot be run rarely come alone, and trying them one after the other would be slow.
+    """
+    middle = gap.unseen[len(gap.unseen) // 2]
+    if not {middle - 1, middle + 1} & set(gap.unusable):
+        return middle
     runs: list[list[int]] = []
     for position in gap.unseen:
         if runs and runs[-1][-1] == position - 1:

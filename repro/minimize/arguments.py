@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from repro.vocabulary import Configuration, Failure, Level
+from repro.vocabulary import Configuration, Factor, Failure, Level
 
 
 @dataclass(frozen=True)
@@ -22,37 +23,12 @@ class Reading:
     ignored: Mapping[str, str]
 
 
-def _yes(value: Any) -> Level:
-    return "yes" if value else "no"
-
-
-def _strategy(value: Any) -> Level:
-    # An enum that was written by `str` reads `IntervalStrategy.STEPS`.
-    return str(value).rsplit(".", 1)[-1].lower()
-
-
-def _reentrant(value: Any) -> Level:
-    mode = value.get("use_reentrant") if isinstance(value, Mapping) else None
-    return "unset" if mode is None else str(bool(mode))
-
-
-KNOWN: Mapping[str, tuple[str, Callable[[Any], Level]]] = {
-    "gradient_checkpointing": ("checkpointing", lambda value: "arguments" if value else "off"),
-    "gradient_checkpointing_kwargs": ("use_reentrant", _reentrant),
-    "eval_strategy": ("evaluation", _strategy),
-    "predict_with_generate": ("predict_with_generate", _yes),
-    "gradient_accumulation_steps": ("accumulation", int),
-    "load_best_model_at_end": ("best_model", _yes),
-}
-"""By argument: the factor that stands for it, and how its value becomes a level."""
-
 RENAMED = {
     "evaluation_strategy": "eval_strategy",
     "activation_checkpointing": "gradient_checkpointing",
     "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
 }
-SWITCHES = {"fp16": "fp16", "bf16": "bf16"}
-"""Arguments that stand for one level of the factor `precision`."""
+CHECKPOINTING, MODE = "checkpointing", "use_reentrant"
 
 
 def read(failure: Failure, arguments: Mapping[str, Any], device: str = "cpu") -> Reading:
@@ -61,47 +37,61 @@ def read(failure: Failure, arguments: Mapping[str, Any], device: str = "cpu") ->
     Arguments that mean nothing to the failure, or that the device cannot run, are named with the reason; the trials
     set sizes, steps and paths themselves.
     """
-    factors = {factor.name: factor for factor in failure.factors}
     levels: dict[str, Level] = {}
     taken: dict[str, str] = {}
     rounded: dict[str, str] = {}
     ignored: dict[str, str] = {}
     for name, value in arguments.items():
-        factor, level = _meaning(RENAMED.get(name, name), value)
-        if factor not in factors or level is None:
+        factor = _factor(failure, RENAMED.get(name, name))
+        if factor is None:
             ignored[name] = f"not a factor of {failure.id}"
             continue
-        allowed = factors[factor].levels
-        if level not in allowed and (near := _nearest(level, allowed)) is not None:
-            level = near
-            rounded[name] = f"taken as {near}"
-        if level not in allowed:
-            ignored[name] = f"{value!r} is not among the levels of {factor}: {', '.join(map(str, allowed))}"
-        elif level not in factors[factor].levels_at(failure.reported_scope, device):
+        level = next((level for level in _meanings(factor, name, value) if level in factor.levels), None)
+        if level is None and (level := _nearest(value, factor.levels)) is not None:
+            rounded[name] = f"taken as {level}"
+        if level is None:
+            ignored[name] = f"{value!r} is not among the levels of {factor.name}: {', '.join(map(str, factor.levels))}"
+        elif level not in factor.levels_at(failure.reported_scope, device):
             ignored[name] = f"{level} needs a CUDA device"
+        elif factor.name in levels and level == factor.default:
+            taken[name] = f"{factor.name}={levels[factor.name]}, by another argument"
         else:
-            levels[factor] = level
-            taken[name] = f"{factor}={level}"
-    if levels.get("checkpointing", "off") == "off" and levels.pop("use_reentrant", "unset") != "unset":
-        ignored["gradient_checkpointing_kwargs"] = "it changes nothing without gradient_checkpointing"
+            levels[factor.name] = level
+            taken[name] = f"{factor.name}={level}"
+    if levels.get(CHECKPOINTING, "off") == "off" and levels.pop(MODE, "unset") != "unset":
+        for name in [name for name, level in taken.items() if level.startswith(f"{MODE}=")]:
+            del taken[name]
+            ignored[name] = "it changes nothing without gradient checkpointing"
     return Reading(failure.configuration(**levels), taken, rounded, ignored)
 
 
-def _nearest(level: Level, allowed: Sequence[Level]) -> int | None:
-    """Return the level nearest to a number, where all levels are numbers."""
-    numbers = [other for other in allowed if isinstance(other, int)]
-    if not isinstance(level, int) or len(numbers) < len(allowed):
+def _factor(failure: Failure, argument: str) -> Factor | None:
+    """Return the factor that stands for an argument: its declaration begins with the argument's name."""
+    if argument == "gradient_checkpointing_kwargs":
+        return next((factor for factor in failure.factors if factor.name == MODE), None)
+    named = (f for f in failure.factors if argument in re.findall(r"`(\w+)`", f.says.split(": ")[0].split(" and ")[0]))
+    switch = next((factor for factor in failure.factors if factor.name == CHECKPOINTING), None)
+    return next(named, switch if argument == "gradient_checkpointing" else None)
+
+
+def _meanings(factor: Factor, argument: str, value: Any) -> tuple[Level, ...]:
+    """Return the levels that a value may be, as failures name them: the first that the factor has is meant."""
+    if factor.name == MODE:
+        mode = value.get("use_reentrant") if isinstance(value, Mapping) else None
+        return ("unset",) if mode is None else (str(bool(mode)),)
+    if isinstance(value, bool):
+        # A switch between several levels is called by the one that it turns on, as `bf16` is.
+        return ("arguments", "yes", argument) if value else ("off", "no", factor.default)
+    if value is None:
+        return (factor.default,)
+    # An enum that was written by `str` reads `IntervalStrategy.STEPS`.
+    return (value,) if isinstance(value, int) else (str(value).rsplit(".", 1)[-1].lower(),)
+
+
+def _nearest(value: Any, allowed: Sequence[Level]) -> int | None:
+    """Return the level nearest to a number, where there are numbers among the levels."""
+    numbers = [level for level in allowed if isinstance(level, int)]
+    if isinstance(value, bool) or not isinstance(value, int) or not numbers:
         return None
-    wanted = level
+    wanted = value
     return min(numbers, key=lambda number: abs(number - wanted))
-
-
-def _meaning(name: str, value: Any) -> tuple[str, Level | None]:
-    """Return the factor that an argument stands for and its level there; None where it stands for none."""
-    if name in SWITCHES:
-        return "precision", SWITCHES[name] if value else None
-    factor, level_of = KNOWN.get(name, (name, lambda _: None))
-    try:
-        return factor, level_of(value)
-    except (TypeError, ValueError):
-        return factor, None

@@ -132,6 +132,14 @@ def test_arguments_become_levels_in_old_and_new_spelling_and_the_rest_is_named()
     assert "CUDA" in reading.ignored["fp16"]
 
 
+@pytest.mark.parametrize("name", ["gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"])
+def test_a_mode_without_checkpointing_is_ignored_by_the_name_it_was_given(name: str) -> None:
+    reading = read(WHISPER, {name: {"use_reentrant": True}, "gradient_checkpointing": False})
+    assert reading.configuration == WHISPER.configuration()
+    assert set(reading.ignored) == {name}
+    assert set(reading.taken) == {"gradient_checkpointing"}
+
+
 NAMES = st.sampled_from(
     ("gradient_checkpointing", "gradient_checkpointing_kwargs", "eval_strategy", "fp16", "bf16", "anything")
 )
