@@ -211,7 +211,7 @@ class Recognised:
     mechanism: Mechanism
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Failure:
     """One known way to fail. Everything else in the project is derived from these declarations.
 

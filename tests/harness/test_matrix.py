@@ -25,6 +25,7 @@ from repro.cells.releases import Table, table
 from repro.matrix import attempt as attempts
 from repro.matrix import plan as planning
 from repro.matrix.attempt import Setting
+from repro.matrix.command import chosen_failures
 from repro.matrix.limits import Limits, parse_bytes
 from repro.matrix.plan import Candidate, Chosen
 from repro.matrix.progress import Progress
@@ -333,3 +334,8 @@ def test_a_release_before_the_failure_and_one_with_it_differ_in_real_cells(tmp_p
 
 def planning_table() -> Table:
     return table()
+
+
+def test_failures_can_be_chosen_by_name_and_each_only_once() -> None:
+    chosen = chosen_failures("whisper-double-backward,whisper-double-backward")
+    assert [failure.id for failure in chosen] == ["whisper-double-backward"]
