@@ -43,25 +43,23 @@ UNFINISHED = ("crashed", "timed out", "over its memory limit", "could not run", 
 class Configuration(Mapping[str, Level]):
     """One level for each factor of a failure; immutable, hashable, and equal by its levels."""
 
-    __slots__ = ("_levels",)
+    __slots__ = ("_hash", "_levels")
 
     def __init__(self, levels: Mapping[str, Level]) -> None:
-        self._levels = tuple(sorted(levels.items()))
+        self._levels = dict(sorted(levels.items()))
+        self._hash = hash(tuple(self._levels.items()))
 
     def __getitem__(self, factor: str) -> Level:
-        for name, level in self._levels:
-            if name == factor:
-                return level
-        raise KeyError(factor)
+        return self._levels[factor]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self._levels)
+        return iter(self._levels)
 
     def __len__(self) -> int:
         return len(self._levels)
 
     def __hash__(self) -> int:
-        return hash(self._levels)
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Configuration):
@@ -69,11 +67,11 @@ class Configuration(Mapping[str, Level]):
         return NotImplemented
 
     def __repr__(self) -> str:
-        return f"Configuration({dict(self._levels)!r})"
+        return f"Configuration({self._levels!r})"
 
     def but(self, **levels: Level) -> Configuration:
         """Return this configuration with some levels changed or added."""
-        return Configuration({**dict(self._levels), **levels})
+        return Configuration({**self._levels, **levels})
 
 
 @dataclass(frozen=True)
@@ -111,6 +109,23 @@ class Constraint:
 
 
 @dataclass(frozen=True)
+class Clue:
+    """What else a pasted text shows where a symptom was printed: evidence for triage, beside exception and message.
+
+    It is found where the traceback passes the `frames` in this order, from the outermost (each written as
+    `end of the file's path:function`, either of them empty for any), and where a line matches the expression `text`;
+    what is empty asks for nothing. `weight`, between -1 and 1, is added to the confidence where it is found, and
+    `lacking` where a traceback that is there in full lacks it. `says` completes the sentence "the text shows that ...".
+    """
+
+    says: str
+    weight: float
+    frames: tuple[str, ...] = ()
+    text: str = ""
+    lacking: float = 0.0
+
+
+@dataclass(frozen=True)
 class Symptom:
     """How a failure shows itself: an exception of a type and with a message, or a fact of a run that did not raise.
 
@@ -122,6 +137,7 @@ class Symptom:
     exception: str = ""
     message: str = ""
     shows: Callable[[Facts], bool] | None = None
+    clues: tuple[Clue, ...] = ()
 
     def seen_in(self, facts: Facts) -> bool:
         """Tell whether these facts show the symptom."""
@@ -193,11 +209,20 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Recognised:
+    """A live trainer as one failure sees it: the configuration that it is, and the mechanism of what is loaded."""
+
+    configuration: Configuration
+    mechanism: Mechanism
+
+
+@dataclass(frozen=True, eq=False)
 class Failure:
     """One known way to fail. Everything else in the project is derived from these declarations.
 
     `observe` runs one trial in the current process and returns its facts; `probe` returns the mechanism facts of the
     current release. Both import what they need when called, so that the catalogue itself never imports torch.
+    `recognise` looks at a `repro.guard.live.Live`, and returns None where the failure has nothing to say about it.
     """
 
     id: str
@@ -216,6 +241,7 @@ class Failure:
     full_scopes: tuple[Scope, ...] = ("model",)
     pairwise_scopes: tuple[Scope, ...] = ("trainer",)
     retired: str = ""
+    recognise: Callable[[Any], Recognised | None] | None = None
 
     def __post_init__(self) -> None:
         """Complete the reported configuration, so that a report names only what it deviates in."""

@@ -243,8 +243,8 @@ def _gradients_are_alive(facts: Sequence[Facts]) -> bool | None:
 
 
 def _larger_is_lower(facts: Sequence[Facts]) -> bool | None:
-    peaks = [each.get("peak_bytes") for each in facts]
-    if any(peak is None for peak in peaks):
+    peaks = [int(each["peak_bytes"]) for each in facts if "peak_bytes" in each]
+    if len(peaks) < len(facts):
         return None
     return all(later < earlier for earlier, later in itertools.pairwise(peaks))
 

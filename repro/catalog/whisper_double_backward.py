@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from repro.vocabulary import (
     GRADIENTS_MISSING,
     TRAINS,
     Claim,
+    Clue,
     Configuration,
     Constraint,
     Factor,
     Facts,
     Failure,
     Mechanism,
+    Recognised,
     Scope,
     Source,
     Symptom,
@@ -144,6 +147,12 @@ def _probe() -> Mechanism:
     return whisper_model.probe()
 
 
+def _recognise(live: Any) -> Recognised | None:
+    from repro.guard import whisper
+
+    return whisper.recognise(FAILURE, live)
+
+
 PLAIN = Configuration({factor.name: factor.default for factor in FACTORS})
 REPORTED = PLAIN.but(
     checkpointing="both",
@@ -271,6 +280,45 @@ model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentran
     ),
 )
 
+_WHISPER = Clue("Whisper is what is trained", 0.1, text=r"[Ww]hisper")
+_CHECKPOINTING = Clue(
+    "gradient checkpointing is on",
+    0.1,
+    text=r"(?:gradient|activation)_checkpointing(?:_enable\(|\W{1,4}True)",
+)
+_TRAINER_STEP = Clue("transformers' Trainer takes the step", 0.2, frames=("transformers/trainer.py:training_step",))
+
+DOUBLE_BACKWARD_CLUES = (
+    Clue(
+        "a reentrant checkpoint runs a backward of its own, and that is the one that fails",
+        0.15,
+        frames=("torch/utils/checkpoint.py:backward",),
+        lacking=-0.4,
+    ),
+    _WHISPER,
+    _CHECKPOINTING,
+    _TRAINER_STEP,
+)
+NO_GRADIENT_CLUES = (
+    Clue(
+        "torch warned that no input of a checkpoint requires a gradient",
+        0.2,
+        text=r"None of the inputs have requires_grad=True",
+    ),
+    Clue("LoRA is in use", 0.05, text=r"(?i)\b(?:lora|peft)"),
+    Clue("the loss itself has no gradient", 0.05, frames=("torch/_tensor.py:backward",)),
+    _WHISPER,
+    _CHECKPOINTING,
+)
+PREDICT_REFUSES_CLUES = (
+    Clue("`generate` names `predict_with_generate`", 0.2, text=r"model_kwargs.{1,200}predict_with_generate"),
+    Clue(
+        "`predict` was called, and passed it on",
+        0.25,
+        frames=("transformers/trainer_seq2seq.py:predict", "transformers/trainer_seq2seq.py:prediction_step"),
+    ),
+)
+
 FAILURE = Failure(
     id="whisper-double-backward",
     title="Whisper with gradient checkpointing: Trying to backward through the graph a second time",
@@ -285,18 +333,21 @@ FAILURE = Failure(
             "the second decoder layer's backward walks the encoder's graph again, which the first one freed",
             exception="RuntimeError",
             message=r"Trying to backward through the graph a second time",
+            clues=DOUBLE_BACKWARD_CLUES,
         ),
         Symptom(
             NO_GRADIENT,
             "no checkpointed layer of the decoder has a positional input that needs a gradient",
             exception="RuntimeError",
             message=r"element 0 of tensors does not require grad and does not have a grad_fn",
+            clues=NO_GRADIENT_CLUES,
         ),
         Symptom(
             PREDICT_REFUSES,
             "`predict` hands its extra arguments to `generate`, which knows no `predict_with_generate`",
             exception="ValueError",
             message=r"model_kwargs.*predict_with_generate",
+            clues=PREDICT_REFUSES_CLUES,
         ),
     ),
     factors=FACTORS,
@@ -310,6 +361,7 @@ FAILURE = Failure(
     ),
     observe=_observe,
     probe=_probe,
+    recognise=_recognise,
     claims=CLAIMS,
     sources=(
         Source("report", "a report with its answer: Whisper small, Seq2SeqTrainer, fp16, checkpointing enabled twice"),

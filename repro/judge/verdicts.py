@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from repro.judge.observed import Cell, Outcome, cells, version
 from repro.store.records import Record
@@ -47,7 +48,7 @@ class Verdict:
     peak_after: int | None = None
 
 
-def verdicts(failure: Failure, records: Iterable[Record]) -> list[dict[str, object]]:
+def verdicts(failure: Failure, records: Iterable[Record]) -> list[dict[str, Any]]:
     """Judge every claim in every cell observed; rows are ordered by release, then as the claims are declared."""
     observed = cells(failure, records)
     return [

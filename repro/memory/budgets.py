@@ -1,7 +1,7 @@
 """Budgets: the peaks a maintainer allows, in a TOML file that people read and review. Needs no torch.
 
-One `[[budget]]` per trial, device and cell. An alarm goes off in both directions: a peak that fell is news as well, and a
-run in which the evaluation never happened has a wonderfully low one.
+One `[[budget]]` per trial, device and cell. An alarm goes off in both directions: a peak that fell is news as well, and
+a run in which the evaluation never happened has a wonderfully low one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ State = Literal["within", "over", "under", "not observed", "no budget", "cell no
 ALARMS: tuple[State, ...] = ("over", "under", "not observed")
 
 _HEADER = """\
-# Peaks of device memory, in bytes, and how far one may stray from them, either way. `repro budgets check` compares them with
-# stored results; `repro budgets update` rewrites this file from them, after showing what would change.
+# Peaks of device memory, in bytes, and how far one may stray from them, either way. `repro budgets check` compares
+# them with stored results; `repro budgets update` rewrites this file from them, after showing what would change.
 # Bytes of an emulated device and of a CUDA device are never compared: they do not run the same kernels.
 """
 

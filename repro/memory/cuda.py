@@ -34,8 +34,8 @@ class CudaUnavailableError(RuntimeError):
 def require_device(*, shared: bool = False) -> str:
     """Return what the current device is (GPU, driver, torch), for the record.
 
-    Raises CudaUnavailableError without CUDA, when the device does not answer, and, unless `shared`, when another process
-    uses it: its memory would be counted against a capacity, and its timing is not ours.
+    Raises CudaUnavailableError without CUDA, when the device does not answer, and, unless `shared`, when another
+    process uses it: its memory would be counted against a capacity, and its timing is not ours.
     """
     if not torch.cuda.is_available():
         raise CudaUnavailableError(
@@ -112,17 +112,17 @@ class CudaBook:
     def __init__(self, capacity: int | None) -> None:
         if capacity is not None and _CHILD not in os.environ:
             raise ValueError(
-                "a capacity on CUDA holds for a whole process and would leak into the next trial: run this trial through "
-                "repro.memory.cuda.in_child"
+                "a capacity on CUDA holds for a whole process and would leak into the next trial: run this trial "
+                "through repro.memory.cuda.in_child"
             )
+        self._seen = 0
         self.hardware = require_device(shared=True)
         settle()
         for outer in CudaBook._stack:
             outer._seen = outer.peak
         torch.cuda.reset_peak_memory_stats()
-        self._base = torch.cuda.memory_allocated()
+        self._base: int = torch.cuda.memory_allocated()
         self._first = _events_so_far()
-        self._seen = 0
         self._capacity = capacity
         if not CudaBook._stack:
             _record_history(True)
@@ -133,12 +133,14 @@ class CudaBook:
     @property
     def live(self) -> int:
         """Bytes above the baseline at this moment."""
-        return int(torch.cuda.memory_allocated()) - self._base
+        allocated: int = torch.cuda.memory_allocated()
+        return allocated - self._base
 
     @property
     def peak(self) -> int:
         """The most bytes above the baseline so far."""
-        return max(self._seen, int(torch.cuda.max_memory_allocated()) - self._base)
+        highest: int = torch.cuda.max_memory_allocated()
+        return max(self._seen, highest - self._base)
 
     @property
     def count(self) -> int:
@@ -253,7 +255,7 @@ def in_child(
                 text=True,
                 capture_output=True,
                 timeout=timeout,
-                env={**os.environ, _CHILD: "1"},
+                env={**os.environ, _CHILD: "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 check=False,
             )
         except subprocess.TimeoutExpired as error:

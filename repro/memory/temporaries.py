@@ -1,4 +1,4 @@
-"""What operators allocate and free within themselves: the part of a peak that the allocator sees and the ledger does not.
+"""What operators allocate and free within themselves: what the allocator sees of a peak and the ledger does not.
 
 Within an operator the allocator's live bytes rise above what was live before it and above what is left after it. That
 surplus is its temporary. Where two meters differ, the difference is at most the largest temporary.

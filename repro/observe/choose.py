@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from repro.vocabulary import Configuration, Failure, Level, Scope, Trial
@@ -16,19 +16,18 @@ TRIAL_SETS: tuple[TrialSet, ...] = ("full", "reference")
 def trials(failure: Failure, trial_set: TrialSet = "full", device: str = "cpu") -> list[Trial]:
     """Return the trials of a failure, without repetition, in an order that keeps those with the same twin together.
 
-    `full`: every combination at the scopes that are small enough, a pairwise covering array at the others, and every
-    configuration that a claim names. `reference`: what the claims name, and the neighbours of the reported
-    configuration: all that differ from it, or from the plain run, in one factor.
+    `reference`: every configuration that a claim names, and the neighbours of the reported configuration and of the
+    plain run: all that differ from it in one factor. `full`: these, every combination at the scopes that are small
+    enough, and a pairwise covering array at the others.
     """
     found: dict[str, Trial] = {}
     for configuration in claimed(failure):
         if failure.runs_on(configuration, device):
             _add(found, failure.trial(configuration))
-    if trial_set == "reference":
-        for centre in (failure.reported, failure.configuration()):
-            for configuration in neighbours(failure, centre, device):
-                _add(found, failure.trial(configuration))
-    else:
+    for centre in (failure.reported, failure.configuration()):
+        for configuration in neighbours(failure, centre, device):
+            _add(found, failure.trial(configuration))
+    if trial_set == "full":
         for scope in failure.full_scopes:
             for configuration in failure.combinations(scope, device):
                 _add(found, failure.trial(configuration, scope))
@@ -69,7 +68,7 @@ Pair = tuple[tuple[str, Level], tuple[str, Level]]
 
 
 def pairwise(
-    failure: Failure, scope: Scope, device: str = "cpu", seed: int = 0, candidates: int = 40
+    failure: Failure, scope: Scope, device: str = "cpu", seed: int = 0, candidates: int = 11
 ) -> list[Configuration]:
     """Return configurations in which every two levels of different factors meet, where the constraints allow them to.
 
@@ -77,39 +76,40 @@ def pairwise(
     taken. The result depends on the declarations and the seed only.
     """
     rng = random.Random(seed)  # noqa: S311 - a covering array needs repeatability, not secrecy
-    missing = dict.fromkeys(_all_pairs(failure, scope, device))
+    levels = {factor.name: factor.levels_at(scope, device) for factor in failure.factors_at(scope)}
+    missing = dict.fromkeys(_all_pairs(levels))
     chosen: list[Configuration] = []
     while missing:
         pair = next(iter(missing))
-        around = [c for _ in range(candidates) if (c := _around(failure, scope, device, pair, rng)) is not None]
-        if not around:
+        first = _around(failure, levels, pair, rng)
+        if first is None:
             del missing[pair]
             continue
-        best = max(around, key=lambda c: sum(p in missing for p in pairs_in(failure, scope, c)))
+        around = [first, *filter(None, (_around(failure, levels, pair, rng) for _ in range(candidates)))]
+        best = max(around, key=lambda c: sum(map(missing.__contains__, pairs_in(levels, c))))
         chosen.append(best)
-        for met in pairs_in(failure, scope, best):
+        for met in pairs_in(levels, best):
             missing.pop(met, None)
     return chosen
 
 
-def pairs_in(failure: Failure, scope: Scope, configuration: Configuration) -> Iterator[Pair]:
-    """Yield the pairs of levels that meet in a configuration."""
-    names = [factor.name for factor in failure.factors_at(scope)]
+def pairs_in(names: Iterable[str], configuration: Configuration) -> Iterator[Pair]:
+    """Yield the pairs of levels that meet in a configuration, of the factors named."""
     return itertools.combinations([(name, configuration[name]) for name in names], 2)
 
 
-def _all_pairs(failure: Failure, scope: Scope, device: str) -> Iterator[Pair]:
-    for one, other in itertools.combinations(failure.factors_at(scope), 2):
-        for level, other_level in itertools.product(one.levels_at(scope, device), other.levels_at(scope, device)):
-            yield (one.name, level), (other.name, other_level)
+def _all_pairs(levels: Mapping[str, Sequence[Level]]) -> Iterator[Pair]:
+    for one, other in itertools.combinations(levels, 2):
+        for pair in itertools.product(levels[one], levels[other]):
+            yield (one, pair[0]), (other, pair[1])
 
 
 def _around(
-    failure: Failure, scope: Scope, device: str, pair: Pair, rng: random.Random, attempts: int = 200
+    failure: Failure, levels: Mapping[str, Sequence[Level]], pair: Pair, rng: random.Random, attempts: int = 60
 ) -> Configuration | None:
     """Return an allowed configuration that holds a pair, the rest drawn at random; None when there seems to be none."""
     for _ in range(attempts):
-        drawn = {factor.name: rng.choice(factor.levels_at(scope, device)) for factor in failure.factors_at(scope)}
+        drawn = {name: choices[int(rng.random() * len(choices))] for name, choices in levels.items()}
         configuration = failure.configuration(**{**drawn, **dict(pair)})
         if failure.allows(configuration):
             return configuration

@@ -99,8 +99,8 @@ def probe() -> Mapping[str, Any]:
 
     `training_peak`: the run without the callback; `reported_peak`: the reported one; `capacity`: between them.
     `resident`: what the device holds when an evaluation begins; `batch`: what the forward of one evaluation batch of
-    `batch_of` examples takes; `frames`: of the longest clip, by lengths. `examples`: of each set. `lacks`: the training arguments
-    that this release does not have.
+    `batch_of` examples takes; `frames`: of the longest clip, by lengths; `examples`: of each set. `lacks`: the training
+    arguments that this release does not have.
     """
     from repro.catalog.callback_eval_oom import PLAIN, REPORTED
 

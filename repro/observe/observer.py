@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.catalog import find
+from repro.observe import fresh
 from repro.observe.describe import describe
 from repro.observe.limits import Limits, enforced
 from repro.observe.raised import UnobservableError, as_facts
@@ -33,10 +34,14 @@ class Observer:
         self.cell = describe()
         self._writer = Writer(self.results) if self.results else None
         self._wrote_cell = False
+        self._observed = 0
         self._mechanisms: dict[str, Mechanism] = {}
 
     def observe(self, trial: Trial) -> Facts:
         """Run one trial and return its facts. An error of the trial is a fact; an error of the apparatus is raised."""
+        if self._observed == 1:
+            fresh.settle()
+        self._observed += 1
         self._write("started", **self._names(trial), pid=os.getpid())
         began = time.perf_counter()
         with enforced(self.limits, lambda end, detail: self._finish(trial, {"end": end, "detail": detail}, began)):

@@ -17,6 +17,7 @@ from repro.observe.observer import Observer
 from repro.vocabulary import Trial
 
 OBSERVER = pytest.StashKey[Observer]()
+CHOSEN = pytest.StashKey[list[Trial]]()
 
 MARKERS = (
     "gpu: needs a CUDA device; `-m gpu` without one is an error, unless `--gpu=optional`",
@@ -53,6 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Choose the trials early: a name that does not exist is an error of usage, not one of some test file."""
+    session.config.stash[CHOSEN] = chosen_trials(session.config)
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Name the cell."""
     cell = _observer(config).cell
@@ -84,7 +90,7 @@ def observer(request: pytest.FixtureRequest) -> Observer:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give every test that takes a `trial` one item per trial."""
     if "trial" in metafunc.fixturenames:
-        chosen = chosen_trials(metafunc.config)
+        chosen = metafunc.config.stash[CHOSEN]
         metafunc.parametrize("trial", chosen, ids=[trial.id for trial in chosen])
 
 
@@ -110,6 +116,7 @@ def chosen_trials(config: pytest.Config) -> list[Trial]:
     return [by_id[name] for name in dict.fromkeys(wanted)]
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuse or skip what needs a GPU where there is none."""
     on_gpu = [item for item in items if item.get_closest_marker("gpu")]

@@ -15,7 +15,7 @@ from repro.catalog.callback_cancels_schedule import (
 )
 from repro.observe import ctc_schedule
 from repro.observe.ctc_schedule import Run, compare
-from repro.vocabulary import TRAINS, Configuration
+from repro.vocabulary import TRAINS, Configuration, Mechanism
 
 LOG = [{"step": 2, "loss": 3.0}, {"step": 2, "eval_loss": 4.0}, {"step": 4, "loss": 2.0}, {"step": 4, "eval_loss": 3.0}]
 BATCHES = ["a", "b", "c", "d"]
@@ -49,8 +49,8 @@ def test_a_loss_on_other_data_is_no_changed_loss() -> None:
     assert compare(reshuffled, Run(log=LOG, batches=BATCHES))["reshuffled_at"] == 3
 
 
-CLEARS = {"cleared_by": {"evaluate": ["should_evaluate", "should_log"], "predict": []}}
-CLEARS_NOTHING = {"cleared_by": {"evaluate": [], "predict": []}}
+CLEARS: Mechanism = {"cleared_by": {"evaluate": ["should_evaluate", "should_log"], "predict": []}}
+CLEARS_NOTHING: Mechanism = {"cleared_by": {"evaluate": [], "predict": []}}
 
 
 @pytest.mark.parametrize("configuration", list(FAILURE.combinations("trainer"))[::61])

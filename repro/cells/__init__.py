@@ -1,0 +1,1 @@
+"""Cells: environments of a release, built from an index, cached, listed, checked and removed."""

@@ -1,0 +1,1 @@
+"""The matrix: pytest run in each cell, bounded, resumable, merged."""

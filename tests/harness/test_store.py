@@ -1,0 +1,149 @@
+"""Results survive: merging, damage, foreign files, newer schemas, and places that cannot be written."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repro.store.reader import merge, read
+from repro.store.records import SCHEMA, dump, record
+from repro.store.writer import ResultsError, Writer
+
+values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
+records = st.builds(
+    lambda ident, time, more: {
+        "schema": SCHEMA,
+        "kind": "observation",
+        "id": ident,
+        "time": f"2026-01-01T00:00:{time:02d}",
+        "cell": "c",
+        **more,
+    },
+    st.sampled_from("abcdef"),
+    st.integers(0, 59),
+    st.dictionaries(st.sampled_from(["end", "seconds", "detail"]), values, max_size=2),
+).map(lambda r: json.loads(dump(r)))
+files = st.lists(records, max_size=6)
+
+
+@given(files, files)
+def test_merging_is_commutative(one: list[Any], other: list[Any]) -> None:
+    assert merge(one, other) == merge(other, one)
+
+
+@given(files, files, files)
+def test_merging_is_associative(one: list[Any], two: list[Any], three: list[Any]) -> None:
+    assert merge(merge(one, two), three) == merge(one, merge(two, three))
+
+
+@given(files)
+def test_merging_is_idempotent(one: list[Any]) -> None:
+    assert merge(one, one) == merge(one) == merge(merge(one))
+
+
+@given(st.lists(records, max_size=6, unique_by=lambda r: r["id"]), st.integers(1, 4))
+def test_records_read_back_are_those_written_in_however_many_files(
+    tmp_path_factory: pytest.TempPathFactory, written: list[Any], writers: int
+) -> None:
+    directory = tmp_path_factory.mktemp("results")
+    each = [Writer(directory) for _ in range(writers)]
+    for index, item in enumerate(written):
+        each[index % writers].append(item)
+    found = read(directory)
+    assert found.damage == ()
+    assert found.records == merge(written)
+
+
+def test_a_torn_last_line_is_skipped_without_a_word(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.append(record("started", "c", trial="t"))
+    with writer.path.open("a") as file:
+        file.write('{"schema": 1, "kind": "obs')
+    found = read(tmp_path)
+    assert (len(found.records), found.damage) == (1, ())
+
+
+def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+    good = dump(record("started", "c", trial="t"))
+    path = tmp_path / "x.jsonl"
+    path.write_text(f"{good}\n{{broken\n{dump(record('started', 'c', trial='u'))}\n")
+    found = read(tmp_path)
+    assert [item["trial"] for item in found.records] == ["t", "u"]
+    assert [(damage.path, damage.line) for damage in found.damage] == [(path, 2)]
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}\n', "[1, 2]\n", "\x00\x01\x02\n", '"text"\n'])
+def test_a_foreign_file_is_named_and_left_as_it_is(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "foreign.jsonl"
+    path.write_text(content)
+    Writer(tmp_path).append(record("started", "c"))
+    found = read(tmp_path)
+    assert [damage.path.name for damage in found.damage] == ["foreign.jsonl"]
+    assert path.read_text() == content
+
+
+def test_a_newer_schema_is_refused_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(dump({**record("started", "c"), "schema": SCHEMA + 1}) + "\n")
+    with pytest.raises(ResultsError, match=r"x\.jsonl:1: written by a newer version"):
+        read(tmp_path)
+
+
+def test_no_directory_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match="run `repro run`"):
+        read(tmp_path / "none")
+
+
+def test_a_place_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ResultsError, match=r"cannot write results to .*file"):
+        Writer(tmp_path / "file" / "results").append(record("started", "c"))
+
+
+def test_a_full_place_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import sys
+        from pathlib import Path
+        from repro.store.records import record
+        from repro.store.writer import ResultsError, Writer
+        writer = Writer(Path(sys.argv[1]))
+        try:
+            for number in range(1000):
+                writer.append(record("started", "c", trial=str(number)))
+        except ResultsError as error:
+            print(number, error)
+    """)
+
+    def little_space() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    run = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        preexec_fn=little_space,
+        check=True,
+    )
+    written = int(run.stdout.split()[0])
+    assert "cannot write results" in run.stdout
+    assert [item["trial"] for item in read(tmp_path).records] == [str(number) for number in range(written)]
+
+
+def test_numbers_that_json_lacks_do_not_break_a_line(tmp_path: Path) -> None:
+    Writer(tmp_path).append(record("observation", "c", losses=[float("nan"), float("inf"), 1.0]))
+    assert read(tmp_path).records[0]["losses"] == ["nan", "inf", 1.0]
+
+
+def test_a_kind_that_the_schema_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match="no record kind"):
+        record("guess", "c")
