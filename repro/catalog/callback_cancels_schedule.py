@@ -55,7 +55,7 @@ FACTORS = (
     Factor("method", ("evaluate", "predict"), "the Trainer's method it calls", ("trainer",)),
     Factor("strategy", ("steps", "epoch", "no"), "`eval_strategy`", ("trainer",)),
     Factor("eval_steps", (2, 3), "`eval_steps`", ("trainer",)),
-    Factor("logging_steps", (2, 1, 3), "`logging_steps`", ("trainer",)),
+    Factor("logging_steps", (2, 1, 3, 4), "`logging_steps`", ("trainer",)),
     Factor("best_model", ("no", "yes"), "`load_best_model_at_end`", ("trainer",)),
 )
 
@@ -240,7 +240,7 @@ vars(control).update(as_it_was)""",
         "other-logging-steps",
         "log at other steps than those with an evaluation",
         "mechanism",
-        change={"logging_steps": 3},
+        change={"logging_steps": 4, "eval_steps": 3},
     ),
     Claim(
         "best-model",

@@ -74,7 +74,8 @@ def observe(configuration: Configuration) -> Facts:
     facts: dict[str, Any] = {
         "end": run.end,
         "capacity": capacity,
-        **_figures(with_room),
+        # What a refused run took says nothing: it never came to what it would have taken it for.
+        **({} if run.end == "refused" else _figures(with_room)),
         "memory": replace(run.report, phases=_joined(run.report.phases)).as_facts(),
         "losses": run.losses,
         "callback_evaluations": run.calls,
