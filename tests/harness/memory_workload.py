@@ -16,7 +16,7 @@ from transformers import Trainer, TrainingArguments, Wav2Vec2Config, Wav2Vec2For
 LABELS = 5
 
 
-class Clips(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc] # torch is untyped to us
+class Clips(Dataset[dict[str, torch.Tensor]]):
     """Clips of the given lengths in samples, all with labels of one length."""
 
     def __init__(self, samples: tuple[int, ...]) -> None:

@@ -144,7 +144,7 @@ def test_autocast_casts_are_counted_while_its_cache_holds_them(source: Source) -
 def test_autograds_own_threads_are_counted(source: Source) -> None:
     """Reentrant backward, nested deep enough, goes on in another thread of autograd's pool."""
 
-    class Nested(torch.autograd.Function):  # type: ignore[misc] # torch is untyped to us
+    class Nested(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor, depth: int) -> torch.Tensor:
             ctx.depth = depth
@@ -237,7 +237,7 @@ def test_a_host_scope_makes_host_memory(source: Source) -> None:
     del there
 
 
-class Numbers(Dataset[torch.Tensor]):  # type: ignore[misc] # torch is untyped to us
+class Numbers(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return 8
 
