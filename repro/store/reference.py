@@ -26,7 +26,7 @@ KEPT_OF_A_CELL = (
     "schema", "kind", "id", "time", "cell", "transformers", "torch", "python", "device", "platform", "resolved",
     "exclude_newer",
 )  # fmt: skip
-DROPPED_FACTS = ("twin_losses", "peak_rss_bytes", "rss_bytes", "pid", "python")
+DROPPED_FACTS = ("twin_losses", "peak_rss_bytes", "rss_bytes", "pid")
 """Facts that no verdict, outcome or page is made of."""
 
 MANY, LONG, FRAMES = 12, 600, 12
