@@ -93,6 +93,11 @@ class ClaimFacts:
         return stretches((judged.place.label, judged.verdict) for judged in self.judged)
 
     @property
+    def by_place(self) -> dict[str, str]:
+        """The verdicts by the label of the cell."""
+        return {judged.place.label: judged.verdict for judged in self.judged}
+
+    @property
     def details(self) -> tuple[tuple[str, str], ...]:
         """What was seen, where the claim was really put to the test: (where, what), without repetition."""
         told = [(j.place.label, j.detail) for j in self.judged if j.verdict not in ("not needed", "not observable")]
@@ -227,6 +232,11 @@ class FailureFacts:
     def cures(self) -> tuple[ClaimFacts, ...]:
         """The advice that worked wherever there was something to cure."""
         return tuple(claim for claim in self.claims if claim.standing == WORKS)
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """The different verdicts that its claims have."""
+        return tuple(sorted({judged.verdict for claim in self.claims for judged in claim.judged}))
 
     def status_in(self, release: str) -> str:
         """Tell whether a release has it: it has when any of its cells has."""
