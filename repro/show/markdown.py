@@ -10,7 +10,6 @@ from repro.show.pages import (
     AFFECTED,
     GOOD,
     UNKNOWN,
-    WORKS,
     ClaimFacts,
     FailureFacts,
     Judged,
@@ -109,8 +108,7 @@ READING = (
     "* *resolves*: with it the run trains, with finite losses and the gradients of the same run without the feature;",
     "* *no effect*: the failure stays; *partly*: a lower peak, still over; *moves it*: another failure instead;",
     "* *unavailable*: the release has no such argument; *not needed*: nothing to cure there;",
-    "* *not observable*: this device cannot show it; *not judged*: what is needed to tell was not run, and the page says"
-    " what;",
+    "* *not observable*: this device cannot show it; *not judged*: what it takes to tell was not run;",
     "* *confirmed*, *refuted*: of a stated cause or fact.",
     "",
     "Every verdict can be computed again: `repro verdicts FAILURE`, from the same stored results.",
@@ -172,10 +170,9 @@ def _cures_to_copy(failure: FailureFacts) -> Iterator[str]:
         if claim.code:
             language = "sh" if claim.code.startswith(("pip ", "uv ")) else "python"
             yield from (f"  {line}".rstrip() for line in "\n".join(block(claim.code, language)).split("\n"))
-    useless = [claim for claim in failure.claims if claim.kind == "advice" and claim.standing not in (WORKS, "not judged")]
-    if useless:
+    if failure.other_advice:
         yield from ("What people also try, measured:", "")
-        yield from (f"* {plain(claim.says)} ({claim.id}): {claim.standing}" for claim in useless)
+        yield from (f"* {plain(claim.says)} ({claim.id}): {claim.standing}" for claim in failure.other_advice)
         yield ""
 
 

@@ -163,17 +163,9 @@ class Frontier:
         seen = self.first_affected
         if self.last_affected != seen:
             seen += f" to {self.last_affected}"
-        before = (
-            f"The last observed release before without it is {self.last_good_before}"
-            if self.last_good_before
-            else "No older release without it was observed"
-        )
-        after = (
-            f"the first after, {self.first_good_after}"
-            if self.first_good_after
-            else "no newer release without it was observed"
-        )
-        return f"Seen in transformers {seen}. {before}; {after}."
+        before = f"not yet in {self.last_good_before}" if self.last_good_before else "nothing older was observed"
+        after = f"no longer in {self.first_good_after}" if self.first_good_after else "nothing newer was observed"
+        return f"Seen in transformers {seen}; {before}, {after}."
 
 
 @dataclass(frozen=True)
@@ -232,6 +224,11 @@ class FailureFacts:
     def cures(self) -> tuple[ClaimFacts, ...]:
         """The advice that worked wherever there was something to cure."""
         return tuple(claim for claim in self.claims if claim.standing == WORKS)
+
+    @property
+    def other_advice(self) -> tuple[ClaimFacts, ...]:
+        """The advice that was put to the test and did not work everywhere."""
+        return tuple(c for c in self.claims if c.kind == "advice" and c.standing not in (WORKS, OPEN))
 
     @property
     def verdicts(self) -> tuple[str, ...]:

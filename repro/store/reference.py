@@ -82,7 +82,7 @@ def condense(records: Sequence[Record], failures: Iterable[Failure]) -> list[Rec
 
 
 def _is_of(record: Record, failure: str) -> bool:
-    return record["kind"] == "observation" and record["failure"] == failure
+    return bool(record["kind"] == "observation" and record["failure"] == failure)
 
 
 def _observation(record: Record) -> Record:

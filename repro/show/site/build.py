@@ -41,11 +41,11 @@ TONES = {
     AFFECTED: "bad", GOOD: "good", UNKNOWN: "dull", "": "none",
     WORKS: "good", TRUE: "good", FAILS: "bad", FALSE: "bad", HELPS: "mixed", DEPENDS: "mixed",
     "resolves": "good", "confirmed": "good", "no effect": "bad", "refuted": "bad", "unavailable": "bad",
-    "partly": "mixed", "moves it": "mixed",
+    "partly": "mixed", "moves it": "mixed", "not needed": "idle", "not observable": "idle",
 }  # fmt: skip
 """Which colour a value has. A colour never stands alone: a sign and the word itself are always beside it."""
 
-SIGNS = {"good": "✓", "bad": "✗", "mixed": "±", "dull": "?", "none": "·"}
+SIGNS = {"good": "✓", "bad": "✗", "mixed": "±", "dull": "?", "idle": "-", "none": "·"}
 
 
 class SiteError(Exception):
@@ -78,7 +78,9 @@ def build(reference: Reference, out: Path) -> list[Path]:
         for name, text in pages.items():
             (out / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise SiteError(f"cannot write the site to {out}: {error.strerror}. Choose another directory with --out.") from error
+        raise SiteError(
+            f"cannot write the site to {out}: {error.strerror}. Choose another directory with --out."
+        ) from error
     return [out / name for name in pages]
 
 
@@ -178,7 +180,7 @@ def _advice(reference: Reference, release: ReleaseFacts) -> list[Advice]:
 
 
 def _search(reference: Reference) -> str:
-    """Return what search looks through: a row per failure, symptom, claim and release, as `[kind, title, text, page]`."""
+    """Return what search looks through: a row per failure, symptom, claim and release, `[kind, title, text, page]`."""
     rows = []
     for failure in reference.failures:
         page = failure_page(failure.id)
@@ -186,7 +188,12 @@ def _search(reference: Reference) -> str:
         rows.append(("failure", failure.title, about, page))
         rows += [("symptom", s.outcome, f"{s.error} {s.says}", f"{page}#looks") for s in failure.symptoms]
         rows += [
-            ("claim", f"{c.id}: {c.says}", f"{c.standing} {c.change} {c.code} {failure.id}", f"{page}#{c.anchor}")
+            (
+                "claim",
+                f"{c.id}: {c.says}".replace("`", ""),
+                f"{c.standing} {c.change} {c.code} {failure.id}",
+                f"{page}#{c.anchor}",
+            )
             for c in failure.claims
         ]
     for release in reference.releases:
