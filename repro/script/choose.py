@@ -52,6 +52,10 @@ def choose(
         raise ChoiceError(
             f"{', '.join(c.says for c in failure.constraints if not c.allows(levels))}: no such configuration"
         )
+    if not failure.runs_on(levels, cell.device) or (advice and advice.needs_device not in ("", cell.device)):
+        raise ChoiceError(
+            f"{(advice and advice.why_device) or 'it needs a CUDA device'}: no cell that could tell is stored."
+        )
     about = next((r for r in records if r["kind"] == "cell" and r["cell"] == cell.id), {})
     expected, how = _expected(failure, levels, cell)
     date = max(record["time"][:10] for its in cell.observations.values() for record in its)

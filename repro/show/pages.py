@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 from repro.judge.observed import Cell, cells
 from repro.judge.verdicts import verdicts
 from repro.store.records import Record
-from repro.vocabulary import RAISES_OTHER, REFUSED, TRAINS, Claim, Configuration, Failure
+from repro.vocabulary import RAISES_OTHER, REFUSED, TRAINS, Claim, Configuration, Failure, Trial
 
 AFFECTED, GOOD, UNKNOWN = "affected", "not affected", "not known"
 NOT_JUDGED = "not judged"
@@ -442,9 +442,9 @@ def _trigger(
 ) -> TriggerFacts:
     agrees, silent, differs = 0, 0, []
     for cell in observed:
-        for records in cell.observations.values():
+        for name, records in cell.observations.items():
             scope, configuration = records[-1]["scope"], Configuration(records[-1]["configuration"])
-            outcome = cell.outcome(failure, failure.trial(configuration, scope))
+            outcome = cell.outcome(failure, Trial(failure.id, scope, configuration, name))
             if outcome.name is None:
                 continue
             expected = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +61,9 @@ def test_docs_out_of_step_are_told_by_name_and_exit_code(
     assert f"{WHISPER}.md" in capsys.readouterr().err
 
 
-def test_a_page_of_a_failure_that_is_gone_is_removed_and_a_foreign_file_is_not(facts: Reference, tmp_path: Path) -> None:
+def test_a_page_of_a_failure_that_is_gone_is_removed_and_a_foreign_file_is_not(
+    facts: Reference, tmp_path: Path
+) -> None:
     (tmp_path / "gone.md").write_text(f"{markdown.MADE}\n# Gone\n", "utf-8")
     (tmp_path / "notes.md").write_text("# Mine\n", "utf-8")
     assert "gone.md" in markdown.out_of_step(facts, tmp_path)
@@ -113,7 +116,9 @@ def test_the_trigger_is_contradicted_in_words_where_an_outcome_is_not_as_predict
     wrong = replace(entry, trigger=replace(entry.trigger, predict=lambda *_: "trains"))
     [page] = reference([wrong], stored).failures
     assert page.trigger.differs
-    assert page.trigger.differs[0] in markdown.documents(Reference((page,), (), page.basis))[f"{WHISPER}.md"].replace("\\", "")
+    assert page.trigger.differs[0] in markdown.documents(Reference((page,), (), page.basis))[f"{WHISPER}.md"].replace(
+        "\\", ""
+    )
 
 
 def test_a_failure_without_observations_has_a_page_that_says_so() -> None:
@@ -153,12 +158,12 @@ def test_a_failure_that_was_not_observed_again_keeps_its_reference(tmp_path: Pat
 
 def test_condensing_that_would_change_a_verdict_is_refused(tmp_path: Path) -> None:
     entry = failures()[WHISPER]
-    claim = replace(entry.claims[-1], kind="statement", holds=lambda facts: "twin_losses" in facts[0], about_failure=False)
+    claim = replace(
+        entry.claims[-1], kind="statement", holds=lambda facts: "twin_losses" in facts[0], about_failure=False
+    )
     results = tmp_path / "results"
     results.mkdir()
-    records = [
-        {**r, "twin_losses": [1.0]} if r["kind"] == "observation" else r for r in read(REFERENCE).records
-    ]
+    records = [{**r, "twin_losses": [1.0]} if r["kind"] == "observation" else r for r in read(REFERENCE).records]
     (results / "r.jsonl").write_text("".join(dump(record) + "\n" for record in records), "utf-8")
     with pytest.raises(CondensingError, match=claim.id):
         update([replace(entry, claims=(claim,))], results, tmp_path / "reference")
@@ -197,7 +202,7 @@ def test_stretches_cover_every_part_once_and_neighbours_differ(parts: list[tuple
     found = stretches(parts)
     assert sum(stretch.cells for stretch in found) == len(parts)
     assert "".join(stretch.value * stretch.cells for stretch in found) == "".join(value for _, value in parts)
-    assert all(one.value != other.value for one, other in zip(found, found[1:], strict=False))
+    assert all(one.value != other.value for one, other in itertools.pairwise(found))
 
 
 @given(st.text(alphabet="ab|<>`*_[]\n "))

@@ -43,7 +43,7 @@ def catalogue() -> list[Failure]:
 def records() -> list[Any]:
     """Return the reference, and for the hostile failure outcomes that are good everywhere."""
     stored = list(read(REFERENCE).records)
-    good = {"end": "completed", "exception": None, "gradients": {}, "loss_finite": True, "moved": True}
+    good: dict[str, Any] = {"end": "completed", "exception": None, "gradients": {}, "loss_finite": True, "moved": True}
     copies = [
         {**record, **(good if record["kind"] == "observation" else {}), "failure": "hostile"}
         for record in stored
@@ -145,10 +145,12 @@ def test_an_earlier_site_is_replaced_and_anything_else_is_refused(tmp_path: Path
     assert (tmp_path / "mine" / "index.html").read_text("utf-8") == "mine"
 
 
-def test_pages_of_fifty_releases_and_eight_failures_stay_under_two_megabytes(tmp_path: Path) -> None:
+def test_pages_of_fifty_releases_and_four_failures_stay_under_two_megabytes(tmp_path: Path) -> None:
     entry = failures()[WHISPER]
-    many = [replace(entry, id=f"failure-{number}") for number in range(8)]
-    one = [r for r in read(REFERENCE).records if r["transformers" if "transformers" in r else "cell"].find("4.53.3") >= 0]
+    many = [replace(entry, id=f"failure-{number}") for number in range(4)]
+    one = [
+        r for r in read(REFERENCE).records if r["transformers" if "transformers" in r else "cell"].find("4.53.3") >= 0
+    ]
     copies: list[Any] = []
     for release in range(50):
         for failure in many:
@@ -162,7 +164,7 @@ def test_pages_of_fifty_releases_and_eight_failures_stay_under_two_megabytes(tmp
                     copy["trial"] = copy["trial"].replace(WHISPER, failure.id)
                 copies.append(copy)
     pages = build(reference(many, copies), tmp_path / "site")
-    assert len(pages) == 1 + 8 + 50
+    assert len(pages) == 1 + 4 + 50
     assert max(path.stat().st_size for path in (tmp_path / "site").iterdir()) < LIMIT
 
 
@@ -308,7 +310,8 @@ OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clie
 
 # WCAG 2.1: relative luminance and contrast of every piece of text against the first opaque background behind it.
 CONTRAST = """() => {
-  const light = (c) => { const [r, g, b] = c.map((v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
+  const linear = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = (c) => { const [r, g, b] = c.map((v) => linear(v / 255));
                          return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
   const parts = (text) => text.match(/[\\d.]+/g).map(Number);
   const behind = (e) => { for (; e; e = e.parentElement) { const c = parts(getComputedStyle(e).backgroundColor);
@@ -365,7 +368,9 @@ def test_in_a_browser_everything_is_reached_by_keyboard_printed_and_there_withou
                 break
             assert outline != "none", "the keyboard's place is not seen"
             reached.add(index)
-        everything = visit.page.evaluate("document.querySelectorAll('a, button, input, select, [tabindex=\"0\"]').length")
+        everything = visit.page.evaluate(
+            "document.querySelectorAll('a, button, input, select, [tabindex=\"0\"]').length"
+        )
         assert len(reached) >= everything - 2
         visit.page.emulate_media(media="print")
         assert not visit.visible("header form, .theme, .filters, .copy")
