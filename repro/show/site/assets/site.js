@@ -113,11 +113,10 @@ function show() {
   reveal();
 }
 
-// A link to a claim shows it even where a filter would hide it, and puts the keyboard there.
+// A link to a claim ends the filter. The browser could not go to what that filter hid: go there now, the keyboard too.
 function reveal() {
   const place = location.hash && !location.hash.includes("=") && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (!place) return;
-  place.hidden = false;
   place.scrollIntoView();
   if (place.tabIndex === -1 && place.hasAttribute("tabindex")) place.focus({ preventScroll: true });
 }
