@@ -12,7 +12,6 @@ from repro.show.pages import (
     UNKNOWN,
     ClaimFacts,
     FailureFacts,
-    Judged,
     Reference,
     Stretch,
     TriggerFacts,
@@ -179,7 +178,7 @@ def _cures_to_copy(failure: FailureFacts) -> Iterator[str]:
 def _looks(failure: FailureFacts) -> Iterator[str]:
     yield from ("## What it looks like", "")
     for symptom in failure.symptoms:
-        seen = f"seen {symptom.observations} times, in {symptom.seen}" if symptom.observations else "never seen so far"
+        seen = symptom.sentence
         yield from (f"*{symptom.outcome}*: {plain(symptom.says)}; {seen}.", "")
         if symptom.error:
             yield from block(symptom.error)
@@ -223,14 +222,13 @@ def _numbers(failure: FailureFacts) -> Iterator[str]:
     if told:
         yield from ("What was seen where a claim was put to the test:", "")
         yield from _table(("claim", "transformers", "seen"), ((c.id, where, plain(what)) for c, where, what in told))
-    peaks: list[tuple[ClaimFacts, Judged]] = [(claim, claim.peaks) for claim in failure.claims if claim.peaks]
-    if peaks:
-        yield from ("Peak memory without and with the advice, in bytes:", "")
-        rows = (
-            (claim.id, judged.place.label, f"{judged.peak_before:,}", f"{judged.peak_after:,}")
-            for claim, judged in peaks
-        )
-        yield from _table(("claim", "transformers", "without", "with"), rows)
+    if failure.memory:
+        memory = failure.memory
+        limit = f"; the capacity is {memory.capacity:,} bytes" if memory.capacity else ""
+        how = f" ({memory.how})" if memory.how else ""
+        yield from ("## Memory", "", f"Peaks in transformers {memory.where}{how}{limit}.", "")
+        rows = ((plain(peak.run), f"{peak.bytes:,}", peak.says) for peak in memory.peaks)
+        yield from _table(("run", "peak, bytes", "what became of it"), rows)
 
 
 def _source(name: str, says: str, url: str) -> str:

@@ -103,11 +103,6 @@ class ClaimFacts:
         told = [(j.place.label, j.detail) for j in self.judged if j.verdict not in ("not needed", "not observable")]
         return tuple((found.where, found.value) for found in stretches(told))
 
-    @property
-    def peaks(self) -> Judged | None:
-        """The newest cell in which a peak was measured without and with the advice."""
-        return next((j for j in reversed(self.judged) if j.peak_before and j.peak_after), None)
-
 
 @dataclass(frozen=True)
 class SymptomFacts:
@@ -119,6 +114,13 @@ class SymptomFacts:
     declared: bool
     seen: str
     observations: int
+
+    @property
+    def sentence(self) -> str:
+        """Say how often it was seen, and where."""
+        if not self.observations:
+            return "never seen so far"
+        return f"seen {_counted(self.observations, 'time')}, in {self.seen}"
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,31 @@ class Status:
 
 
 @dataclass(frozen=True)
+class Peak:
+    """The most memory that a run took, in bytes, and what became of the run."""
+
+    run: str
+    anchor: str
+    bytes: int
+    says: str
+
+
+@dataclass(frozen=True)
+class MemoryFacts:
+    """Peaks side by side, in the newest cell that has them. `capacity` is in bytes, None where there was no limit."""
+
+    where: str
+    how: str
+    capacity: int | None
+    peaks: tuple[Peak, ...]
+
+    @property
+    def largest(self) -> int:
+        """The bytes that a picture has to have room for."""
+        return max([self.capacity or 0, *(peak.bytes for peak in self.peaks)])
+
+
+@dataclass(frozen=True)
 class FailureFacts:
     """Everything that the page of a failure tells."""
 
@@ -218,6 +245,7 @@ class FailureFacts:
     claims: tuple[ClaimFacts, ...]
     sources: tuple[tuple[str, str, str], ...]
     commands: tuple[str, ...]
+    memory: MemoryFacts | None
     basis: Basis
 
     @property
@@ -360,6 +388,7 @@ def _failure(failure: Failure, records: Sequence[Record], places: Mapping[str, P
     observed = cells(failure, mine)
     statuses = tuple(_status(failure, cell, places[cell.id]) for cell in observed)
     frontier = _frontier(statuses)
+    claims = _claims(failure, mine, places)
     return FailureFacts(
         id=failure.id,
         title=failure.title,
@@ -371,9 +400,10 @@ def _failure(failure: Failure, records: Sequence[Record], places: Mapping[str, P
         trigger=_trigger(failure, observed, statuses, places),
         statuses=statuses,
         frontier=frontier,
-        claims=_claims(failure, mine, places),
+        claims=claims,
         sources=tuple((source.id, source.says, source.url) for source in failure.sources),
         commands=_commands(failure, frontier),
+        memory=_memory(failure, observed, claims, places),
         basis=_basis([record for record in mine if record["kind"] == "observation"]),
     )
 
@@ -542,6 +572,32 @@ def _standing(claim: Claim, found: set[str]) -> str:
     if telling == {good}:
         return all_good
     return DEPENDS if good in telling else none_good
+
+
+RAN = ("resolves", "no effect", "partly", "moves it")
+"""Verdicts on advice that was followed to the end of a run, so that its peak says something."""
+
+
+def _memory(
+    failure: Failure, observed: Sequence[Cell], claims: Sequence[ClaimFacts], places: Mapping[str, Place]
+) -> MemoryFacts | None:
+    """Put the peaks of the newest cell that measured the reported run's side by side, the highest first."""
+    for cell in reversed(observed):
+        plain, reported = cell.outcome_of(failure, failure.configuration()), cell.outcome_of(failure, failure.reported)
+        if not reported.facts.get("peak_bytes"):
+            continue
+        peaks = [Peak("the reported run", "", reported.facts["peak_bytes"], str(reported.name))]
+        if plain.facts.get("peak_bytes"):
+            peaks.append(Peak("the plain run", "", plain.facts["peak_bytes"], str(plain.name)))
+        for claim in claims:
+            its = next((j for j in claim.judged if j.place.id == cell.id and j.peak_after and j.verdict in RAN), None)
+            if its and its.peak_after:
+                peaks.append(Peak(f"with {claim.id}", claim.anchor, its.peak_after, its.verdict))
+        how = reported.facts.get("memory") or {}
+        source = ", ".join(str(how[name]) for name in ("device", "source") if how.get(name))
+        peaks.sort(key=lambda peak: (-peak.bytes, peak.run))
+        return MemoryFacts(places[cell.id].label, source, reported.facts.get("capacity"), tuple(peaks))
+    return None
 
 
 def _commands(failure: Failure, frontier: Frontier) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ KEPT_OF_A_CELL = (
     "schema", "kind", "id", "time", "cell", "transformers", "torch", "python", "device", "platform", "resolved",
     "exclude_newer",
 )  # fmt: skip
-DROPPED_FACTS = ("twin_losses", "peak_rss_bytes", "rss_bytes", "pid")
+DROPPED_FACTS = ("twin_losses", "peak_rss_bytes", "rss_bytes", "pid", "largest_holders")
 """Facts that no verdict, outcome or page is made of."""
 
 MANY, LONG, FRAMES = 12, 600, 12
@@ -89,6 +89,9 @@ def _observation(record: Record) -> Record:
     kept: dict[str, Any] = {name: _bounded(value) for name, value in record.items() if name not in DROPPED_FACTS}
     if kept.get("exception"):
         kept["exception"] = {**kept["exception"], "frames": record["exception"].get("frames", [])[-FRAMES:]}
+    if isinstance(kept.get("memory"), Mapping):
+        # The meter's whole report: its sums stay, its timeline and its lists of holders are most of a record.
+        kept["memory"] = {k: v for k, v in kept["memory"].items() if not isinstance(v, (list, Mapping))}
     return kept
 
 
@@ -103,11 +106,16 @@ def _bounded(value: Any) -> Any:
 
 
 def _check_same(failures: Sequence[Failure], whole: Sequence[Record], condensed: Sequence[Record]) -> None:
-    """Refuse to store what would be judged otherwise than the whole."""
+    """Refuse to store what would have another outcome, or be judged otherwise, than the whole."""
     from repro.judge.verdicts import verdicts
 
     cells = {record["cell"] for record in whole}
     for failure in failures:
+        if _outcomes(failure, whole) != _outcomes(failure, [r for r in condensed if r["cell"] in cells]):
+            raise CondensingError(
+                f"condensed results of {failure.id} would have other outcomes than the whole. "
+                "Keep the facts that its symptoms look at (repro/store/reference.py)."
+            )
         before, after = (
             {(row["cell"], row["claim"], row["spelling"]): row["verdict"] for row in verdicts(failure, records)}
             for records in (whole, [record for record in condensed if record["cell"] in cells])
@@ -118,6 +126,11 @@ def _check_same(failures: Sequence[Failure], whole: Sequence[Record], condensed:
                 f"condensed results of {failure.id} would be judged otherwise than the whole: claim {claim} in {cell}. "
                 "Keep the fact that it looks at (repro/store/reference.py)."
             )
+
+
+def _outcomes(failure: Failure, records: Sequence[Record]) -> set[tuple[str, str, str]]:
+    found = ((r["cell"], r["trial"], failure.outcome(r)) for r in records if _is_of(r, failure.id))
+    return {(cell, trial, outcome) for cell, trial, outcome in found if outcome not in UNFINISHED}
 
 
 def _write(records: Sequence[Record], directory: Path) -> list[Path]:

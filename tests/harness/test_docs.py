@@ -121,6 +121,32 @@ def test_the_trigger_is_contradicted_in_words_where_an_outcome_is_not_as_predict
     )
 
 
+def with_peaks(stored: tuple[Any, ...]) -> list[Any]:
+    """Give the observations of one cell peaks: more for what raised."""
+    peaks = {"completed": 100, "raised": 300}
+    return [
+        {**r, "peak_bytes": peaks[r["end"]], "capacity": 200, "memory": {"device": "emulated", "source": "allocator"}}
+        if r["kind"] == "observation" and r["transformers"] == "4.53.3"
+        else r
+        for r in stored
+    ]
+
+
+def test_peaks_stand_side_by_side_only_of_advice_that_was_followed_to_an_end(stored: tuple[Any, ...]) -> None:
+    [page] = reference([failures()[WHISPER]], with_peaks(stored)).failures
+    assert page.memory is not None
+    assert (page.memory.where, page.memory.how, page.memory.capacity) == ("4.53.3", "emulated, allocator", 200)
+    told = {peak.run: (peak.bytes, peak.says) for peak in page.memory.peaks}
+    assert told["the plain run"] == (100, "trains")
+    assert told["the reported run"] == (300, "double backward")
+    assert told["with use-reentrant-false"] == (100, "resolves")
+    assert told["with W1"] == (300, "no effect")
+    assert not {"with W4", "with fp16-off"} & set(told)
+    assert [peak.bytes for peak in page.memory.peaks] == sorted((p.bytes for p in page.memory.peaks), reverse=True)
+    text = markdown.documents(Reference((page,), (), page.basis))[f"{WHISPER}.md"]
+    assert "the capacity is 200 bytes" in text
+
+
 def test_a_failure_without_observations_has_a_page_that_says_so() -> None:
     facts = reference(failures().values(), [])
     text = markdown.documents(facts)[f"{WHISPER}.md"]
@@ -168,6 +194,25 @@ def test_condensing_that_would_change_a_verdict_is_refused(tmp_path: Path) -> No
     with pytest.raises(CondensingError, match=claim.id):
         update([replace(entry, claims=(claim,))], results, tmp_path / "reference")
     assert not (tmp_path / "reference").exists()
+
+
+def test_condensing_that_would_change_an_outcome_is_refused(tmp_path: Path) -> None:
+    entry = failures()[WHISPER]
+    shows = replace(entry.symptoms[0], exception="", shows=lambda facts: len(facts.get("log", ())) > 50)
+    results = tmp_path / "results"
+    results.mkdir()
+    records = [{**r, "log": [0] * 99} if r["kind"] == "observation" else r for r in read(REFERENCE).records]
+    (results / "r.jsonl").write_text("".join(dump(record) + "\n" for record in records), "utf-8")
+    with pytest.raises(CondensingError, match="other outcomes"):
+        update([replace(entry, symptoms=(shows,), claims=())], results, tmp_path / "reference")
+
+
+def test_a_meters_sums_stay_and_its_timeline_goes(stored: tuple[Any, ...]) -> None:
+    one = next(r for r in stored if r["kind"] == "observation")
+    memory = {"device": "emulated", "peak_bytes": 5, "timeline": [[0, 1]] * 500, "holders": [{"bytes": 1}]}
+    [kept] = condense([{**one, "memory": memory, "peak_bytes": 5}], [failures()[WHISPER]])
+    assert kept["memory"] == {"device": "emulated", "peak_bytes": 5}
+    assert kept["peak_bytes"] == 5
 
 
 def test_contradictory_observations_both_stay_and_repeated_ones_do_not(stored: tuple[Any, ...]) -> None:

@@ -42,7 +42,10 @@ def catalogue() -> list[Failure]:
 
 def records() -> list[Any]:
     """Return the reference, and for the hostile failure outcomes that are good everywhere."""
-    stored = list(read(REFERENCE).records)
+    stored = [
+        {**r, "peak_bytes": 10 << 20, "capacity": 8 << 20} if r["kind"] == "observation" else r
+        for r in read(REFERENCE).records
+    ]
     good: dict[str, Any] = {"end": "completed", "exception": None, "gradients": {}, "loss_finite": True, "moved": True}
     copies = [
         {**record, **(good if record["kind"] == "observation" else {}), "failure": "hostile"}
