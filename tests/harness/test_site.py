@@ -136,6 +136,13 @@ def reversed_of(found: list[Any]) -> list[Any]:
     return list(merge(reversed(found)))
 
 
+def test_the_page_of_a_release_puts_what_works_first(site: Path) -> None:
+    page = (site / "transformers-4.53.3.html").read_text("utf-8")
+    told = re.findall(r'<li><span class="mark (\w+)">', page)
+    assert told == sorted(told, key=["good", "mixed", "bad", "dull"].index)
+    assert set(told) >= {"good", "bad"}
+
+
 def test_an_earlier_site_is_replaced_and_anything_else_is_refused(tmp_path: Path) -> None:
     facts = reference(catalogue(), records())
     build(facts, tmp_path / "site")
@@ -192,6 +199,7 @@ def test_the_command_writes_a_site_from_results(
 
 # From here on in a real browser.
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
@@ -207,7 +215,7 @@ def missing(why: str) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    chromium = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
     if not chromium:
         missing("no Chromium is installed")
     try:

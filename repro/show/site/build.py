@@ -45,7 +45,10 @@ TONES = {
 }  # fmt: skip
 """Which colour a value has. A colour never stands alone: a sign and the word itself are always beside it."""
 
-SIGNS = {"good": "✓", "bad": "✗", "mixed": "±", "dull": "?", "idle": "-", "none": "·"}
+SIGNS = {"good": "✓", "mixed": "±", "bad": "✗", "dull": "?", "idle": "-", "none": "·"}
+
+RANK = {tone: number for number, tone in enumerate(SIGNS)}
+"""What a list shows first: what works."""
 
 
 class SiteError(Exception):
@@ -174,7 +177,8 @@ def _advice(reference: Reference, release: ReleaseFacts) -> list[Advice]:
             status = next((status for status in failure.statuses if status.place.id == place.id), None)
             if status is None:
                 continue
-            judged = tuple((c, j) for c in failure.claims for j in c.judged if j.place.id == place.id)
+            told = [(c, j) for c in failure.claims for j in c.judged if j.place.id == place.id]
+            judged = tuple(sorted(told, key=lambda pair: RANK[TONES.get(pair[1].verdict, "dull")]))
             found.append(Advice(failure, place, status.status, status.outcome, judged))
     return found
 
