@@ -59,5 +59,9 @@ def register(app: typer.Typer) -> None:
                 raise Stop(f"{out} is not what the results say ({names}): run `repro docs`", NOT_AS_DECLARED)
             print(f"{out} is what the results say")
             return
-        for path in markdown.write(facts, out):
+        try:
+            written = markdown.write(facts, out)
+        except OSError as error:
+            raise Stop(f"cannot write {out}: {error.strerror}. Choose another directory with --out.") from None
+        for path in written:
             print(path)

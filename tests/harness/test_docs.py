@@ -228,6 +228,8 @@ def test_contradictory_observations_both_stay_and_repeated_ones_do_not(stored: t
 def test_wrong_usage_of_docs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert run(monkeypatch, "docs", "--update-reference", "--out", str(tmp_path)) == 2
     assert run(monkeypatch, "docs", "--results", str(tmp_path / "none"), "--out", str(tmp_path)) == 3
+    (tmp_path / "file").write_text("", "utf-8")
+    assert run(monkeypatch, "docs", "--out", str(tmp_path / "file")) == 3
     with pytest.raises(ResultsError, match="no observation"):
         update(failures().values(), tmp_path)
 
