@@ -127,7 +127,10 @@ class Clue:
 
 @dataclass(frozen=True)
 class Symptom:
-    """How a failure shows itself: an exception of a type and with a message, or a fact of a run that did not raise."""
+    """How a failure shows itself: an exception of a type and with a message, or a fact of a run that did not raise.
+
+    An exception may have `shows` besides, where it depends on the other facts (where it was raised) which it is.
+    """
 
     outcome: str
     says: str
@@ -142,7 +145,9 @@ class Symptom:
         if self.exception:
             if not raised or not re.search(self.message, raised["message"]):
                 return False
-            return self.exception in (raised["type"], *raised.get("bases", ()))
+            if self.exception not in (raised["type"], *raised.get("bases", ())):
+                return False
+            return self.shows is None or self.shows(facts)
         return self.shows is not None and raised is None and self.shows(facts)
 
 

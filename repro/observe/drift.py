@@ -18,6 +18,11 @@ RENAMED = {
 }
 
 
+def has_argument(arguments: type, name: str) -> bool:
+    """Tell whether training arguments have this very name in this release."""
+    return name in {field.name for field in dataclasses.fields(arguments)}
+
+
 def argument(arguments: type, name: str) -> str:
     """Return the spelling of a training argument in this release. Raises RefusedError when it has neither."""
     fields = {field.name for field in dataclasses.fields(arguments)}

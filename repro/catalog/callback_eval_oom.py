@@ -1,0 +1,491 @@
+"""A callback that evaluates the training set while training: the device runs out of memory in that evaluation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from repro.vocabulary import (
+    REFUSED,
+    TRAINS,
+    Claim,
+    Configuration,
+    Constraint,
+    Factor,
+    Facts,
+    Failure,
+    Level,
+    Mechanism,
+    Scope,
+    Source,
+    Symptom,
+    Trial,
+    Trigger,
+)
+
+OUT_OF_MEMORY = "out of memory in the evaluation"
+OUT_OF_MEMORY_ELSEWHERE = "out of memory in training"
+NO_BATCH_SIZE = "no batch size is left to try"
+NOT_EVALUATED = "the callback never evaluates"
+METRIC_GONE = "a metric is gone"
+METRIC_CHANGED = "a metric changes"
+
+TRAINER: tuple[Scope, ...] = ("trainer",)
+
+
+def _factor(name: str, levels: tuple[Level, ...], says: str) -> Factor:
+    return Factor(name, levels, says, TRAINER)
+
+
+FACTORS = (
+    _factor("callback", ("off", "when should_evaluate", "every step"), "when the callback's `on_step_end` evaluates"),
+    _factor(
+        "dataset",
+        ("training set", "evaluation set", "part of the training set"),
+        "what it evaluates; a part is as many examples as the evaluation set has",
+    ),
+    _factor("metrics", ("wer", "none", "count"), "`compute_metrics`: WER by argmax, none, or one without an argmax"),
+    _factor("accumulation", ("unset", 1, 4, 15, 1000), "`eval_accumulation_steps`"),
+    _factor(
+        "preprocess",
+        ("none", "argmax", "argmax and labels"),
+        "what `preprocess_logits_for_metrics` returns",
+    ),
+    _factor("batch_metrics", ("no", "yes"), "`batch_eval_metrics`"),
+    _factor("concat", ("yes", "no"), "`eval_do_concat_batches`"),
+    _factor("loss_only", ("no", "yes"), "`prediction_loss_only`"),
+    _factor("eval_batch", ("unset", 1, 2, 8), "`per_device_eval_batch_size`; the default is 8"),
+    _factor("call_batch", ("unset", 2), "`evaluate(..., per_device_eval_batch_size=...)`"),
+    _factor(
+        "guard",
+        ("none", "eval+no_grad", "zero_grad+eval+no_grad", "zero_grad", "gc", "empty_cache"),
+        "what the callback does around the evaluation",
+    ),
+    _factor(
+        "schedule",
+        ("every 5 steps", "every 100 steps", "epoch", "epoch, as written"),
+        "`eval_strategy` and `eval_steps`; as written: `evaluation_strategy`, whatever the release calls it",
+    ),
+    _factor("lengths", ("equal", "ragged"), "the lengths of the clips"),
+    _factor("vocabulary", (256, 32), "the width of the logits"),
+    _factor("checkpointing", ("no", "yes"), "`gradient_checkpointing`"),
+    _factor("empty_cache_steps", ("unset", 1), "`torch_empty_cache_steps`"),
+    _factor("auto_find", ("no", "yes"), "`auto_find_batch_size`"),
+)
+
+PLAIN = Configuration({factor.name: factor.default for factor in FACTORS})
+REPORTED = PLAIN.but(callback="when should_evaluate")
+
+INSIDE_THE_CALLBACK = ("dataset", "guard", "call_batch")
+ONCE = ("every 100 steps", "epoch, as written")
+
+CONSTRAINTS = (
+    Constraint(
+        "without the callback there is nothing to write in it",
+        lambda c: c["callback"] != "off" or all(c[name] == PLAIN[name] for name in INSIDE_THE_CALLBACK),
+    ),
+    Constraint(
+        "a hundred steps, and another spelling, show what the others show: they are run once, as the report has it",
+        lambda c: c["schedule"] not in ONCE or c.but(schedule="every 5 steps") == REPORTED,
+    ),
+    Constraint(
+        "evaluating at every step takes five times as long, and shows no more on a set that fits",
+        lambda c: (
+            c["callback"] != "every step"
+            or c["dataset"] != "training set"
+            or c.but(callback="when should_evaluate") == REPORTED
+        ),
+    ),
+    Constraint(
+        "metrics by batch are metrics",
+        lambda c: c["batch_metrics"] == "no" or c["metrics"] == "wer",
+    ),
+    Constraint(
+        "an argument that `evaluate` lacks ends every run in the same way",
+        lambda c: c["call_batch"] == "unset" or c.but(call_batch="unset", guard="none") == REPORTED,
+    ),
+)
+
+ARGUMENTS: dict[str, tuple[Level, str]] = {
+    "batch_metrics": ("yes", "batch_eval_metrics"),
+    "concat": ("no", "eval_do_concat_batches"),
+    "empty_cache_steps": (1, "torch_empty_cache_steps"),
+    "schedule": ("epoch, as written", "evaluation_strategy"),
+}
+"""What some releases lack: by factor, the level that needs it."""
+
+FLOAT, INTEGER = 4, 8
+EDGE = 0.15
+"""Share of the capacity within which the hypothesis, which knows no temporaries, says nothing."""
+
+
+def predict(configuration: Configuration, scope: Scope, mechanism: Mechanism) -> str | None:
+    """Say what a configuration does, from what an evaluation has to keep on a device of this capacity.
+
+    Every batch's predictions stay on the device until they are offloaded, which happens after the last batch unless
+    `eval_accumulation_steps` says otherwise; and joining a batch to what is there makes a copy of all of it. So the
+    peak is what training holds, and twice what is kept, or once where nothing is joined.
+    """
+    del scope
+    if any(
+        configuration[name] == level and argument in mechanism["lacks"] for name, (level, argument) in ARGUMENTS.items()
+    ):
+        return REFUSED
+    if configuration["callback"] != "off" and _evaluates(configuration):
+        if configuration["call_batch"] != "unset":
+            return REFUSED
+        needed = mechanism["resident"] + max(_kept(configuration, mechanism), _forward(configuration, mechanism))
+        if abs(needed / mechanism["capacity"] - 1) < EDGE:
+            return None
+        if needed > mechanism["capacity"]:
+            return NO_BATCH_SIZE if configuration["auto_find"] == "yes" else OUT_OF_MEMORY
+        return _metric(configuration, mechanism)
+    return NOT_EVALUATED if configuration["callback"] != "off" else TRAINS
+
+
+def _evaluates(configuration: Configuration) -> bool:
+    """Tell whether the flag that the callback waits for is ever set at the end of a step."""
+    return configuration["callback"] == "every step" or "epoch" not in str(configuration["schedule"])
+
+
+def _kept(configuration: Configuration, mechanism: Mechanism) -> float:
+    """Return the bytes that predictions take at the most, without those of the last batch's forward."""
+    if configuration["metrics"] == "none" or "yes" in (configuration["loss_only"], configuration["batch_metrics"]):
+        return 0
+    examples = mechanism["examples"][configuration["dataset"]]
+    batch = _batch(configuration, mechanism)
+    batches = math.ceil(examples / batch)
+    accumulation = configuration["accumulation"]
+    held = batches if accumulation == "unset" else min(batches, int(accumulation))
+    logits, characters = int(configuration["vocabulary"]) * FLOAT, INTEGER
+    per_frame = logits if configuration["preprocess"] == "none" else characters
+    copies = 2 if configuration["concat"] == "yes" and held > 1 else 1
+    frames = mechanism["frames"][configuration["lengths"]]
+    return float(copies * held * batch * frames * per_frame)
+
+
+def _batch(configuration: Configuration, mechanism: Mechanism) -> int:
+    return mechanism["batch_of"] if configuration["eval_batch"] == "unset" else int(configuration["eval_batch"])
+
+
+def _forward(configuration: Configuration, mechanism: Mechanism) -> float:
+    longer = mechanism["frames"][configuration["lengths"]] / mechanism["frames"]["equal"]
+    return float(mechanism["batch"] * longer * _batch(configuration, mechanism) / mechanism["batch_of"])
+
+
+def _metric(configuration: Configuration, mechanism: Mechanism) -> str:
+    """Say what becomes of the metric in a run that fits."""
+    if configuration["loss_only"] == "yes" and configuration["metrics"] != "none":
+        return METRIC_GONE
+    if configuration["lengths"] == "ragged" and configuration["metrics"] == "wer":
+        # Frames of padding are transcribed too. A smaller batch has fewer of them; and where batches are joined, the
+        # shorter ones are filled up with -100 in every character, of which the first one then is the most likely.
+        padded_less = _batch(configuration, mechanism) < mechanism["batch_of"]
+        joined = mechanism["examples"][configuration["dataset"]] > mechanism["batch_of"]
+        otherwise = any(configuration[name] != PLAIN[name] for name in ("preprocess", "batch_metrics", "concat"))
+        if padded_less or (joined and otherwise):
+            return METRIC_CHANGED
+    return TRAINS
+
+
+def differences(facts: Facts) -> tuple[list[str], list[str]]:
+    """Compare what the callback's evaluation gave with the twin's: metrics that are gone, and those that changed.
+
+    Losses may differ by rounding, as batches of another size are summed in another order. A rate that is the same by
+    chance is told by the transcriptions.
+    """
+    mine, twin = facts.get("metrics") or {}, facts.get("twin_metrics") or {}
+    gone = [name for name in twin if name not in mine]
+    both = [name for name in twin if name in mine]
+    changed = [name for name in both if not math.isclose(mine[name], twin[name], rel_tol=1e-4)]
+    if "train_wer" in both and not facts["transcriptions_equal"]:
+        changed.append("transcriptions")
+    return gone, changed
+
+
+def _in_the_callback(facts: Facts) -> bool:
+    places: list[str] = facts.get("raised_in") or []
+    return "on_step_end" in places and "evaluate" in places[places.index("on_step_end") :]
+
+
+def _never_evaluated(facts: Facts) -> bool:
+    return facts["configured_to_evaluate"] and not facts["callback_evaluations"]
+
+
+def _metric_is_gone(facts: Facts) -> bool:
+    return bool(facts["callback_evaluations"]) and bool(differences(facts)[0])
+
+
+def _metric_changed(facts: Facts) -> bool:
+    return bool(facts["callback_evaluations"]) and bool(differences(facts)[1])
+
+
+def _inside(facts: Facts, what: str) -> list[Any] | None:
+    """Return what was seen inside the callback's evaluations, or None when there were none."""
+    return (facts.get("inside_evaluation") or {}).get(what) or None
+
+
+def _trains_or_keeps_gradients(facts: Sequence[Facts]) -> bool | None:
+    training, gradients = _inside(facts[0], "training_mode"), _inside(facts[0], "grad_enabled")
+    return None if training is None or gradients is None else any(training) or any(gradients)
+
+
+def _uses_training_batch(facts: Sequence[Facts]) -> bool | None:
+    sizes = _inside(facts[0], "batch_sizes")
+    return None if sizes is None else max(sizes) == facts[0]["train_batch"]
+
+
+def _gradients_are_alive(facts: Sequence[Facts]) -> bool | None:
+    alive = _inside(facts[0], "gradient_bytes")
+    return None if alive is None else max(alive) > 0
+
+
+def _larger_is_lower(facts: Sequence[Facts]) -> bool | None:
+    peaks = [int(each["peak_bytes"]) for each in facts if "peak_bytes" in each]
+    if len(peaks) < len(facts):
+        return None
+    return all(later < earlier for earlier, later in itertools.pairwise(peaks))
+
+
+def _metric_stays(facts: Sequence[Facts]) -> bool | None:
+    if not facts[0].get("metrics"):
+        return None
+    return differences(facts[0]) == ([], [])
+
+
+def _observe(trial: Trial) -> Facts:
+    from repro.observe import ctc_memory
+
+    configured = trial.configuration["callback"] != "off"
+    return {**ctc_memory.observe(trial.configuration), "configured_to_evaluate": configured}
+
+
+def _probe() -> Mechanism:
+    from repro.observe import ctc_memory
+
+    return ctc_memory.probe()
+
+
+RAGGED = REPORTED.but(lengths="ragged")
+ACCUMULATION = tuple(REPORTED.but(accumulation=steps) for steps in (1, 4, 15, 1000))
+
+CLAIMS = (
+    Claim(
+        "C1",
+        "the cause: the evaluation runs in training mode and keeps gradients",
+        "report",
+        kind="statement",
+        looks_at=(REPORTED,),
+        holds=_trains_or_keeps_gradients,
+    ),
+    Claim(
+        "C1-cure",
+        "`model.eval()` and `torch.no_grad()` in the callback",
+        "report",
+        change={"guard": "eval+no_grad"},
+    ),
+    Claim("C2", "`evaluate(..., per_device_eval_batch_size=2)`", "report", change={"call_batch": 2}),
+    Claim(
+        "C3",
+        "evaluation takes the training batch size by default",
+        "report",
+        kind="statement",
+        looks_at=(REPORTED,),
+        holds=_uses_training_batch,
+    ),
+    Claim(
+        "C4",
+        '`evaluation_strategy="epoch"`',
+        "report",
+        change={"schedule": "epoch, as written"},
+        today={"schedule": "epoch"},
+    ),
+    Claim("C4-steps", "`eval_steps=100`", "report", change={"schedule": "every 100 steps"}),
+    Claim(
+        "C5",
+        "gradients are alive when the callback is called, so that `zero_grad(set_to_none=True)` frees them",
+        "report",
+        kind="statement",
+        looks_at=(REPORTED,),
+        holds=_gradients_are_alive,
+    ),
+    Claim(
+        "C5-cure",
+        "`optimizer.zero_grad(set_to_none=True)` before evaluating",
+        "report",
+        change={"guard": "zero_grad"},
+    ),
+    Claim(
+        "C6",
+        "`eval_accumulation_steps=15`",
+        "report",
+        change={"accumulation": 15},
+        code="args = TrainingArguments(..., eval_accumulation_steps=15)  # the smaller, the lower the peak",
+    ),
+    Claim(
+        "C6-larger",
+        "the larger `eval_accumulation_steps`, the lower the peak",
+        "report",
+        kind="statement",
+        looks_at=ACCUMULATION,
+        holds=_larger_is_lower,
+    ),
+    Claim(
+        "C7",
+        "`torch.cuda.empty_cache()` after evaluating",
+        "report",
+        change={"guard": "empty_cache"},
+        needs_device="cuda",
+        why_device="only a real device has a cache to empty",
+    ),
+    Claim(
+        "C8",
+        "the best cure: C1 together with a smaller evaluation batch",
+        "report",
+        change={"guard": "eval+no_grad", "call_batch": 2},
+        today={"guard": "eval+no_grad", "eval_batch": 2},
+    ),
+    Claim(
+        "accumulation-1",
+        "`eval_accumulation_steps=1`",
+        "threads",
+        change={"accumulation": 1},
+        code="args = TrainingArguments(..., eval_accumulation_steps=1)",
+    ),
+    Claim(
+        "preprocess-argmax",
+        "`preprocess_logits_for_metrics` that returns the argmax",
+        "threads",
+        change={"preprocess": "argmax"},
+        code="""trainer = CTCTrainer(
+    ...,
+    preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(dim=-1),
+)""",
+    ),
+    Claim(
+        "preprocess-argmax-metric",
+        "that argmax leaves the metric alone on clips of differing lengths",
+        "threads",
+        kind="statement",
+        looks_at=(RAGGED.but(preprocess="argmax"),),
+        holds=_metric_stays,
+        about_failure=False,
+    ),
+    Claim(
+        "preprocess-argmax-and-labels",
+        "`preprocess_logits_for_metrics` that returns `(pred_ids, labels)`",
+        "threads",
+        change={"preprocess": "argmax and labels"},
+    ),
+    Claim(
+        "argmax-in-metrics",
+        "take the argmax inside `compute_metrics`",
+        "threads",
+        base=REPORTED.but(metrics="count"),
+        change={"metrics": "wer"},
+    ),
+    Claim(
+        "batch-eval-metrics",
+        "`batch_eval_metrics=True`, with a `compute_metrics` that takes `compute_result`",
+        "threads",
+        change={"batch_metrics": "yes"},
+        code="args = TrainingArguments(..., batch_eval_metrics=True)  # compute_metrics(prediction, compute_result)",
+    ),
+    Claim("prediction-loss-only", "`prediction_loss_only=True`", "threads", change={"loss_only": "yes"}),
+    Claim("eval-batch-2", "`per_device_eval_batch_size=2` in the arguments", "threads", change={"eval_batch": 2}),
+    Claim(
+        "fewer-examples",
+        "evaluate fewer examples of the training set",
+        "threads",
+        change={"dataset": "part of the training set"},
+        code="trainer.evaluate(trainer.train_dataset.select(range(200)), metric_key_prefix='train')",
+    ),
+    Claim("gc-collect", "`gc.collect()` before and after", "threads", change={"guard": "gc"}),
+    Claim("no-concat", "`eval_do_concat_batches=False`", "threads", change={"concat": "no"}),
+    Claim(
+        "empty-cache-steps",
+        "`torch_empty_cache_steps=1`",
+        "threads",
+        change={"empty_cache_steps": 1},
+        needs_device="cuda",
+        why_device="only a real device has a cache to empty",
+    ),
+    Claim("auto-find-batch-size", "`auto_find_batch_size=True`", "threads", change={"auto_find": "yes"}),
+    Claim("checkpointing", "`gradient_checkpointing=True`", "threads", change={"checkpointing": "yes"}),
+    Claim(
+        "upgrade",
+        "upgrade transformers to the newest release",
+        "threads",
+        pin={"transformers": "latest"},
+        code="pip install --upgrade transformers",
+    ),
+)
+
+FAILURE = Failure(
+    id="callback-eval-oom",
+    title="A callback that evaluates the training set: CUDA out of memory in that evaluation",
+    summary=(
+        "With `compute_metrics`, an evaluation keeps the logits of its whole set on the device until the last batch, "
+        "and copies them all each time it joins a batch. A training set is large: what fits training and the "
+        "evaluation set does not fit this. Modes, gradients and the batch size have little to do with it."
+    ),
+    symptoms=(
+        Symptom(
+            OUT_OF_MEMORY,
+            "the device is full in an `evaluate` that `on_step_end` called",
+            exception="OutOfMemoryError",
+            message=r"out of memory",
+            shows=_in_the_callback,
+        ),
+        Symptom(
+            OUT_OF_MEMORY_ELSEWHERE,
+            "the device is full elsewhere in the run",
+            exception="OutOfMemoryError",
+            message=r"out of memory",
+        ),
+        Symptom(
+            NO_BATCH_SIZE,
+            "each smaller training batch ended in the same evaluation, until none was left",
+            exception="RuntimeError",
+            message=r"No executable batch size found",
+        ),
+        Symptom(
+            NOT_EVALUATED,
+            "the run ends well, and the callback's evaluation never happened",
+            shows=_never_evaluated,
+        ),
+        Symptom(
+            METRIC_GONE,
+            "the callback's evaluation lacks a metric that it has without the cure",
+            shows=_metric_is_gone,
+        ),
+        Symptom(
+            METRIC_CHANGED,
+            "the callback's evaluation gives another value than it does without the cure",
+            shows=_metric_changed,
+        ),
+    ),
+    factors=FACTORS,
+    constraints=CONSTRAINTS,
+    reported=REPORTED,
+    reported_scope="trainer",
+    trigger=Trigger(
+        "the callback evaluates; predictions are kept, as `compute_metrics` needs them; and what training holds plus "
+        "twice the predictions of the examples held at once is more than the capacity",
+        predict,
+    ),
+    observe=_observe,
+    probe=_probe,
+    claims=CLAIMS,
+    sources=(
+        Source("report", "a report with its answers: a CTC trainer whose callback evaluates the training set"),
+        Source("threads", "advice in public threads", "https://github.com/huggingface/transformers/issues/7232"),
+        Source(
+            "accumulation", "predictions kept on the device", "https://github.com/huggingface/transformers/issues/8476"
+        ),
+        Source("preprocess", "the same with large logits", "https://github.com/huggingface/transformers/issues/25313"),
+    ),
+    full_scopes=(),
+)

@@ -1,0 +1,143 @@
+"""The callback on a full device: a capacity that is derived, an error that is real, and a cure that changes nothing."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repro.catalog.callback_eval_oom import (
+    FACTORS,
+    FAILURE,
+    METRIC_CHANGED,
+    METRIC_GONE,
+    NOT_EVALUATED,
+    OUT_OF_MEMORY,
+    OUT_OF_MEMORY_ELSEWHERE,
+    PLAIN,
+    REPORTED,
+)
+from repro.memory.meter import meter
+from repro.memory.report import Phase
+from repro.observe import ctc_memory
+from repro.vocabulary import RAISES_OTHER, REFUSED, TRAINS
+
+MECHANISM: dict[str, Any] = {
+    "capacity": 1_000_000,
+    "training_peak": 250_000,
+    "reported_peak": 4_000_000,
+    "resident": 100_000,
+    "batch": 50_000,
+    "batch_of": 8,
+    "frames": {"equal": 10, "ragged": 20},
+    "lacks": [],
+    "examples": {"training set": 400, "evaluation set": 8, "part of the training set": 8},
+}
+ENDED: dict[str, Any] = {
+    "end": "completed",
+    "loss_finite": True,
+    "moved": True,
+    "configured_to_evaluate": True,
+    "callback_evaluations": [5],
+    "metrics": {"train_loss": 2.0, "train_wer": 50.0},
+    "twin_metrics": {"train_loss": 2.0, "train_wer": 50.0},
+    "transcriptions_equal": True,
+}
+
+
+def _raised(kind: str, message: str, *places: str) -> dict[str, Any]:
+    exception = {"type": kind, "bases": ["RuntimeError"], "message": message, "frames": []}
+    return {**ENDED, "end": "raised", "exception": exception, "raised_in": list(places)}
+
+
+@pytest.mark.parametrize(
+    ("facts", "outcome"),
+    [
+        (ENDED, TRAINS),
+        ({**ENDED, "callback_evaluations": []}, NOT_EVALUATED),
+        ({**ENDED, "callback_evaluations": [], "configured_to_evaluate": False}, TRAINS),
+        ({**ENDED, "metrics": {"train_loss": 2.0}}, METRIC_GONE),
+        ({**ENDED, "metrics": {"train_loss": 2.0, "train_wer": 51.0}}, METRIC_CHANGED),
+        ({**ENDED, "metrics": {"train_loss": 2.1, "train_wer": 50.0}}, METRIC_CHANGED),
+        ({**ENDED, "metrics": {"train_loss": 2.00001, "train_wer": 50.0}}, TRAINS),
+        ({**ENDED, "transcriptions_equal": False}, METRIC_CHANGED),
+        (_raised("OutOfMemoryError", "CUDA out of memory.", "on_step_end", "evaluate"), OUT_OF_MEMORY),
+        (_raised("OutOfMemoryError", "CUDA out of memory.", "training_step"), OUT_OF_MEMORY_ELSEWHERE),
+        (_raised("OutOfMemoryError", "CUDA out of memory.", "evaluate"), OUT_OF_MEMORY_ELSEWHERE),
+        (_raised("RuntimeError", "shapes differ", "on_step_end", "evaluate"), RAISES_OTHER),
+    ],
+)
+def test_facts_have_one_outcome(facts: dict[str, Any], outcome: str) -> None:
+    assert FAILURE.outcome(facts) == outcome
+
+
+def _predicted(**levels: Any) -> str | None:
+    return FAILURE.trigger.predict(REPORTED.but(**levels), "trainer", MECHANISM)
+
+
+def test_the_hypothesis_follows_what_is_kept() -> None:
+    assert _predicted() == OUT_OF_MEMORY
+    assert _predicted(callback="off") == TRAINS
+    assert _predicted(accumulation=1) == TRAINS
+    assert _predicted(accumulation=1000) == OUT_OF_MEMORY
+    assert _predicted(metrics="none") == TRAINS
+    assert _predicted(schedule="epoch") == NOT_EVALUATED
+    assert _predicted(call_batch=2) == REFUSED
+    assert _predicted(preprocess="argmax") == TRAINS
+
+
+def test_the_hypothesis_knows_when_padding_is_transcribed() -> None:
+    assert _predicted(dataset="evaluation set", lengths="ragged", preprocess="argmax") == TRAINS
+    assert _predicted(lengths="ragged", preprocess="argmax") == METRIC_CHANGED
+    assert _predicted(dataset="evaluation set", lengths="ragged", eval_batch=2) == METRIC_CHANGED
+
+
+@given(levels=st.fixed_dictionaries({factor.name: st.sampled_from(factor.levels) for factor in FACTORS}))
+def test_what_fits_still_fits_a_larger_device(levels: dict[str, Any]) -> None:
+    configuration = FAILURE.configuration(**levels)
+    larger = {**MECHANISM, "capacity": 100 * MECHANISM["capacity"]}
+    here, there = (FAILURE.trigger.predict(configuration, "trainer", mechanism) for mechanism in (MECHANISM, larger))
+    assert there != OUT_OF_MEMORY
+    if here not in (None, OUT_OF_MEMORY, "no batch size is left to try"):
+        assert there == here
+
+
+def test_batches_of_an_evaluation_are_joined_with_their_highest_peak() -> None:
+    passages = tuple(
+        Phase(name, start, start + 1, start, start + 1, peak)
+        for start, (name, peak) in enumerate([("train step", 9), ("evaluation batch", 3), ("evaluation batch", 7)])
+    )
+    assert ctc_memory._joined(passages) == (passages[0], Phase("evaluation batch", 1, 3, 1, 3, 7))
+
+
+@pytest.fixture(scope="module")
+def reported() -> dict[str, Any]:
+    return dict(ctc_memory.observe(REPORTED))
+
+
+def test_the_capacity_has_room_for_training_and_not_for_the_reported_run(reported: dict[str, Any]) -> None:
+    mechanism = ctc_memory.probe()
+    assert 2 * mechanism["training_peak"] <= mechanism["capacity"] <= mechanism["reported_peak"] / 2
+    assert FAILURE.outcome(reported) == OUT_OF_MEMORY
+    assert reported["memory"]["refusals"]
+    assert reported["memory"]["peak_bytes"] <= mechanism["capacity"] < reported["peak_bytes"]
+    assert FAILURE.outcome({**ctc_memory.observe(PLAIN), "configured_to_evaluate": False}) == TRAINS
+
+
+def test_a_run_takes_the_same_bytes_again_and_leaves_none(reported: dict[str, Any]) -> None:
+    again = ctc_memory.observe(REPORTED)
+    for fact in ("peak_bytes", "phases", "capacity", "memory"):
+        assert again[fact] == reported[fact]
+    with meter() as after:
+        gc.collect()
+    assert after.report.peak_bytes == after.report.live_bytes == 0
+
+
+def test_the_cure_evaluates_as_the_uncured_run_would() -> None:
+    cured = {**ctc_memory.observe(REPORTED.but(accumulation=1)), "configured_to_evaluate": True}
+    assert FAILURE.outcome(cured) == TRAINS
+    assert cured["metrics"] == cured["twin_metrics"]
+    assert "train_wer" in cured["metrics"]
