@@ -223,6 +223,8 @@ class Failure:
     `observe` runs one trial in the current process and returns its facts; `probe` returns the mechanism facts of the
     current release. Both import what they need when called, so that the catalogue itself never imports torch.
     `recognise` looks at a `repro.guard.live.Live`, and returns None where the failure has nothing to say about it.
+    `script` writes the part of a standalone reproduction that differs from failure to failure; what it has to define is
+    said in `repro.script.standalone`.
     """
 
     id: str
@@ -238,6 +240,7 @@ class Failure:
     claims: tuple[Claim, ...]
     sources: tuple[Source, ...]
     constraints: tuple[Constraint, ...] = ()
+    script: Callable[[Configuration], str] | None = None
     full_scopes: tuple[Scope, ...] = ("model",)
     pairwise_scopes: tuple[Scope, ...] = ("trainer",)
     retired: str = ""

@@ -153,6 +153,12 @@ def _recognise(live: Any) -> Recognised | None:
     return whisper.recognise(FAILURE, live)
 
 
+def _script(configuration: Configuration) -> str:
+    from repro.script import whisper
+
+    return whisper.script(configuration)
+
+
 PLAIN = Configuration({factor.name: factor.default for factor in FACTORS})
 REPORTED = PLAIN.but(
     checkpointing="both",
@@ -363,6 +369,7 @@ FAILURE = Failure(
     probe=_probe,
     recognise=_recognise,
     claims=CLAIMS,
+    script=_script,
     sources=(
         Source("report", "a report with its answer: Whisper small, Seq2SeqTrainer, fp16, checkpointing enabled twice"),
         Source("threads", "advice in public threads", "https://discuss.huggingface.co/t/168571"),

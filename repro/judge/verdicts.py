@@ -137,7 +137,7 @@ def _pinned(failure: Failure, claim: Claim, cell: Cell, observed: Sequence[Cell]
     before = cell.outcome_of(failure, base)
     if before.name in (None, TRAINS):
         return _verdict(failure, claim, cell, *_change(before, before), before)
-    there = _cell_to_move_to(claim, cell, observed)
+    there = cell_to_move_to(claim, cell, observed)
     if there is None:
         wanted = ", ".join(f"{name} {value}" for name, value in claim.pin.items())
         return _verdict(failure, claim, cell, None, f"no cell with {wanted} was observed", before)
@@ -147,7 +147,7 @@ def _pinned(failure: Failure, claim: Claim, cell: Cell, observed: Sequence[Cell]
     return _verdict(failure, claim, cell, verdict, detail, before, after)
 
 
-def _cell_to_move_to(claim: Claim, cell: Cell, observed: Sequence[Cell]) -> Cell | None:
+def cell_to_move_to(claim: Claim, cell: Cell, observed: Sequence[Cell]) -> Cell | None:
     """Return the observed cell that advice to pin or upgrade leads to from a cell."""
     others = [other for other in observed if other.device == cell.device and other.id != cell.id]
     if "torch" in claim.pin:

@@ -10,8 +10,8 @@ from typing import Any
 DEPTH = 4
 """Lines kept of a call stack, innermost first."""
 _KEY_LENGTH = 1 + 2 * DEPTH
-WORTH_TRACING = 128
-"""A block is traced when it is at least 1/128 of the peak so far: walking the stack for each would cost time."""
+WORTH_TRACING = 32
+"""A block is traced when it is at least 1/32 of the peak so far: walking the stack for each would cost time."""
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PASSED_OVER = (f"{os.sep}torch{os.sep}", f"{os.sep}contextlib.py", f"{os.sep}functools.py")

@@ -460,6 +460,33 @@ def test_an_earlier_runs_garbage_is_not_counted(source: Source) -> None:
     assert peaks == {65 * KIB}
 
 
+def test_garbage_is_collected_before_a_nested_baseline_is_taken(source: Source) -> None:
+    with meter(source=source):
+        loop: list[Any] = [floats(64)]
+        loop.append(loop)
+        del loop
+        with meter(source=source) as inner:
+            gc.collect()
+            floats(1)
+        assert inner.peak == KIB
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_is_not_metered(source: Source) -> None:
+    with meter(source=source, capacity=2 * KIB) as m:
+        child = os.fork()
+        if child == 0:
+            try:
+                floats(8)
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert m.peak == 0
+
+
 def test_blocks_may_outlive_their_meter(source: Source) -> None:
     with meter(source=source):
         outlives = floats(8)
