@@ -113,4 +113,20 @@ def _around(
         configuration = failure.configuration(**{**drawn, **dict(pair)})
         if failure.allows(configuration):
             return configuration
+    return _near_a_centre(failure, levels, pair, rng)
+
+
+def _near_a_centre(
+    failure: Failure, levels: Mapping[str, Sequence[Level]], pair: Pair, rng: random.Random, attempts: int = 40
+) -> Configuration | None:
+    """Look for a pair ever nearer to the plain and the reported run: strict constraints allow little that is random."""
+    for attempt in range(attempts, -1, -1):
+        for centre in (failure.configuration(), failure.reported):
+            drawn = {
+                name: rng.choice(list(choices)) if rng.random() < attempt / attempts else centre[name]
+                for name, choices in levels.items()
+            }
+            configuration = failure.configuration(**{**drawn, **dict(pair)})
+            if failure.allows(configuration):
+                return configuration
     return None
