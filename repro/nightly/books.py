@@ -1,0 +1,46 @@
+"""Opening the books: the ledger of a plan file and a directory of results, and the changes between two directories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from repro.catalog import UnknownFailureError, failures
+from repro.cells.releases import table
+from repro.matrix.command import chosen_failures, trial_set_of
+from repro.matrix.plan import Chosen
+from repro.memory import budgets
+from repro.nightly import plan as planning
+from repro.nightly.changes import Change, changes
+from repro.nightly.ledger import Ledger, ledger, listing
+from repro.show import terminal
+from repro.store.reader import Results, read
+
+
+def open_ledger(plan: Path, results: Path) -> Ledger:
+    """Return the ledger of a plan file. Results that are not there are an empty directory: all of it is missing.
+
+    Raises PlanError for a plan that cannot be used.
+    """
+    entries = planning.read(plan)
+    listings = {}
+    for entry in entries:
+        try:
+            chosen = Chosen(chosen_failures(entry.failures), trial_set_of(entry.trial_set))
+        except UnknownFailureError as error:
+            raise planning.PlanError(f"{plan}: {error} The plan was made with another catalogue.") from None
+        listings[listing(entry)] = planning.trials_of(chosen, entry.device)
+    return ledger(entries, listings, _told(results).records if results.exists() else ())
+
+
+def open_changes(old: Path, new: Path, budget_file: Path | None) -> Sequence[Change]:
+    """Return what changed between two results. Raises ResultsError, or BudgetFileError."""
+    allowed = budgets.read(budget_file) if budget_file else {}
+    return changes(_told(old).records, _told(new).records, tuple(failures().values()), allowed, table())
+
+
+def _told(results: Path) -> Results:
+    found = read(results)
+    for damage in found.damage:
+        terminal.say(f"skipped a line that is no record: {damage}")
+    return found

@@ -1,0 +1,129 @@
+"""The plan: every cell once, whole however it is split, and refused where it makes no sense."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from repro.catalog import find
+from repro.cells.releases import table
+from repro.commands import Stop, build_app
+from repro.matrix import plan as matrix_plan
+from repro.matrix.plan import Chosen
+from repro.nightly import plan as planning
+from repro.nightly.plan import Entry, PlanError, Shard, shard
+
+CHOSEN = Chosen((find("whisper-double-backward"),), "reference")
+WHOLE = planning.plan(["all"], CHOSEN, table(), main=True)
+
+
+def repro(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(build_app(), ["plan", *words])
+    if isinstance(result.exception, Stop):
+        return result.exception.code, str(result.exception)
+    return result.exit_code, result.stdout
+
+
+def test_the_plan_is_a_matrix_of_jobs_with_a_cell_for_the_last_patch_of_every_minor_and_main() -> None:
+    code, out = repro("--json", "--trial-set", "reference", "--main")
+    assert code == 0
+    document = json.loads(out)
+    assert set(document) == {"include"}
+    assert [Entry(**row) for row in document["include"]] == list(WHOLE)
+    minors = [tuple(entry.transformers.split(".")[:2]) for entry in WHOLE if entry.transformers != "main"]
+    assert len(minors) == len(set(minors)) > 20
+    assert WHOLE[-1].name == "environment main"
+    assert all(entry.trials == len(CHOSEN.on("cpu")) > 0 for entry in WHOLE)
+
+
+def test_a_row_of_the_plan_is_what_the_matrix_is_given_and_names_the_same_cell() -> None:
+    for entry in WHOLE[:3]:
+        words = shlex.split(entry.arguments)
+        given_options = dict(zip(words[::2], words[1::2], strict=True))
+        [candidate] = matrix_plan.candidates(
+            [given_options["--transformers"]],
+            [],
+            table(),
+            torch=[given_options[name] for name in ["--torch"] if name in given_options],
+            python=given_options["--python"],
+        )
+        assert candidate.spec is not None
+        assert (candidate.spec.id, candidate.name) == (entry.cell, entry.name)
+        assert (given_options["--failures"], given_options["--trial-set"]) == (entry.failures, entry.trial_set)
+
+
+def test_the_newest_prerelease_is_planned_where_it_is_asked_for() -> None:
+    newest = table().of("transformers")[-1]
+    planned = planning.plan([">=4.36"], CHOSEN, table(), prereleases=True)
+    assert any("rc" in entry.transformers for entry in planned)
+    assert newest.yanked or planned[-1].transformers == newest.version
+
+
+@given(st.integers(1, 60))
+def test_shards_are_disjoint_together_the_whole_and_as_even_as_can_be(of: int) -> None:
+    parts = [Shard(number, of).part(WHOLE) for number in range(1, of + 1)]
+    assert sorted(entry.cell for part in parts for entry in part) == sorted(entry.cell for entry in WHOLE)
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1/0", "1", "a/b", "1/2/3", "-1/2", ""])
+def test_what_is_no_shard_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match="say for example 1/4"):
+        shard(text)
+
+
+def test_one_shard_of_two_on_the_command_line_is_half_of_it_as_commands() -> None:
+    halves = [repro("--commands", "--trial-set", "reference", "--shard", f"{number}/2")[1] for number in (1, 2)]
+    lines = [line for half in halves for line in half.splitlines()]
+    assert sorted(lines) == sorted(f"repro matrix {entry.arguments}" for entry in WHOLE[:-1])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--transformers", "4.99"], "there is no transformers 4.99"),
+        (["--shard", "5/4"], "no shard"),
+        (["--device", "tpu"], "no device"),
+        (["--trial-set", "most"], "no trial set"),
+    ],
+)
+def test_a_wish_that_makes_no_sense_is_wrong_usage(words: list[str], says: str) -> None:
+    code, told = repro(*words)
+    assert code == 2
+    assert says in told
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+
+
+@settings(max_examples=40)
+@given(VALUES | st.lists(VALUES, max_size=3) | st.dictionaries(st.sampled_from(["name", "trials", "x"]), VALUES))
+def test_a_file_that_is_no_plan_is_refused_by_name(tmp_path_factory: pytest.TempPathFactory, document: Any) -> None:
+    path = tmp_path_factory.getbasetemp() / "no-plan"
+    for content in (document, {"include": [document]}):
+        path.write_text(json.dumps(content))
+        with pytest.raises(PlanError, match="no-plan"):
+            planning.read(path)
+
+
+def test_a_plan_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(planning.as_matrix(WHOLE)))
+    assert planning.read(path) == WHOLE
+    with pytest.raises(PlanError, match=r"no plan at .*repro plan --json"):
+        planning.read(tmp_path / "nowhere.json")
+
+
+def test_planning_imports_no_torch() -> None:
+    code = "import sys, repro.nightly.books, repro.nightly.tracking; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
