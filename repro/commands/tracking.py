@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from repro.commands import WRONG_USAGE, JsonOption, Stop
+from repro.commands import JsonOption, Stop
 from repro.commands.ledger import PLAN, PlanOption
 
 
@@ -33,15 +33,17 @@ def register(app: typer.Typer) -> None:
         from repro.memory.budgets import DEFAULT_FILE, BudgetFileError
         from repro.nightly import tracking
         from repro.nightly.books import open_changes, open_ledger
+        from repro.nightly.ledger import Ledger
         from repro.nightly.plan import PlanError
 
         try:
-            ledger = open_ledger(plan, new)
             changes = open_changes(old, new, DEFAULT_FILE if DEFAULT_FILE.exists() else None)
-        except PlanError as error:
-            raise Stop(str(error), WRONG_USAGE) from None
         except BudgetFileError as error:
             raise Stop(str(error)) from None
+        try:
+            ledger = open_ledger(plan, new)
+        except PlanError as error:
+            ledger = Ledger((), (str(error),))  # a night without a plan is news, and has to be told
         found = tracking.issue(ledger, changes, run)
         if file:
             tracking.write(found, file)

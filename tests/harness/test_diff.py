@@ -137,8 +137,8 @@ def budget(nbytes: int) -> dict[Key, Budget]:
 def test_a_peak_is_told_when_it_leaves_its_budget_either_way(
     old: int, new: int, allowed: int | None, kind: str | None
 ) -> None:
-    sides = [night("4.53.3", FINE, UNAFFECTED, peak_bytes=peak) for peak in (old, new)]
-    found = diff(*sides, budget(allowed) if allowed else None)
+    before, after = (night("4.53.3", FINE, UNAFFECTED, peak_bytes=peak) for peak in (old, new))
+    found = diff(before, after, budget(allowed) if allowed else None)
     assert [change.kind for change in found] == ([kind] if kind else [])
     if kind:
         assert (found[0].before, found[0].after, found[0].trials) == (old, new, (REPORTED,))

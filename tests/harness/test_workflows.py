@@ -1,0 +1,112 @@
+"""The workflows: pinned, without rights they do not need, and made of commands that exist here.
+
+The schema and zizmor are asked by `.ci/run`; here is what they do not know.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from repro.commands import build_app
+
+WORKFLOWS = sorted(Path(__file__).parents[2].joinpath(".github", "workflows").glob("*.yml"))
+RIGHTS = {"contents": "read", "actions": "read", "issues": "write"}
+
+
+def jobs(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(path.read_text())["jobs"]
+    return found
+
+
+def steps(path: Path) -> Iterator[dict[str, Any]]:
+    for job in jobs(path).values():
+        yield from job["steps"]
+
+
+def triggers(path: Path) -> dict[str, Any]:
+    # YAML 1.1 reads the key `on` as true.
+    found: dict[str, Any] = yaml.safe_load(path.read_text())[True]
+    return found
+
+
+def test_there_are_three() -> None:
+    assert [path.stem for path in WORKFLOWS] == ["ci", "gpu", "nightly"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_every_action_is_pinned_by_a_commit_and_names_its_version(path: Path) -> None:
+    used = re.findall(r"uses: (.*)", path.read_text())
+    assert used
+    assert not [line for line in used if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_no_job_has_more_rights_time_or_credentials_than_it_needs(path: Path) -> None:
+    document = yaml.safe_load(path.read_text())
+    assert document["permissions"] == {}
+    assert "concurrency" in document
+    for name, job in jobs(path).items():
+        assert 0 < job["timeout-minutes"] <= 90, name
+        assert job["permissions"].items() <= RIGHTS.items(), name
+        for step in job["steps"]:
+            if step.get("uses", "").startswith("actions/checkout"):
+                assert step["with"]["persist-credentials"] is False, name
+    assert "secrets." not in path.read_text()
+    assert "pull_request_target" not in triggers(path)
+
+
+def test_only_the_job_that_keeps_the_issue_may_write_and_it_runs_nothing_else() -> None:
+    writers = {(p.stem, n) for p in WORKFLOWS for n, job in jobs(p).items() if "write" in job["permissions"].values()}
+    assert writers == {("nightly", "issue")}
+    [posting] = [path for path in WORKFLOWS if path.stem == "nightly"]
+    last = jobs(posting)["issue"]["steps"][-1]["run"]
+    assert last == 'repro tracking post issue.json --repository "$REPOSITORY"'
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_nothing_of_substance_is_in_the_steps_and_nothing_is_pasted_into_a_shell(path: Path) -> None:
+    for step in steps(path):
+        script = step.get("run", "")
+        assert "${{" not in script
+        assert len(script.splitlines()) <= 8
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_every_command_in_a_step_exists_with_its_options(path: Path) -> None:
+    root = typer.main.get_command(build_app())
+    found = 0
+    for step in steps(path):
+        for line in re.findall(r"(?m)(?:^|/|&& )repro (.*)$", step.get("run", "")):
+            words = shlex.split(re.split(r" (?:>|>>|\|\|) ", line)[0])
+            command: Any = root
+            while hasattr(command, "commands"):
+                command = command.commands[words.pop(0)]
+            known = {option for parameter in command.params for option in parameter.opts}
+            assert {word for word in words if word.startswith("--")} <= known, line
+            found += 1
+    assert found or path.stem == "nothing"
+
+
+def test_the_nightly_goes_on_when_a_cell_fails_and_ends_red_when_part_of_it_did_not_run() -> None:
+    nightly = jobs(next(path for path in WORKFLOWS if path.stem == "nightly"))
+    assert nightly["cell"]["strategy"]["fail-fast"] is False
+    assert nightly["cell"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan.outputs.matrix) }}"
+    assert nightly["merge"]["if"] == "always()"
+    assert set(nightly["merge"]["needs"]) == {"plan", "cell"}
+    scripts = [step.get("run", "") for step in nightly["merge"]["steps"]]
+    assert "repro ledger --results results" in scripts
+    assert nightly["issue"]["if"].startswith("always()")
+
+
+def test_a_pull_request_reaches_a_gpu_only_behind_a_label() -> None:
+    path = next(path for path in WORKFLOWS if path.stem == "gpu")
+    assert triggers(path)["pull_request"] == {"types": ["labeled"]}
+    assert "github.event.label.name == 'gpu'" in jobs(path)["gpu"]["if"]
