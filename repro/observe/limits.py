@@ -42,33 +42,63 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+@dataclass(frozen=True)
+class _Watch:
+    limits: Limits
+    last_words: Callable[[str, str], object]
+    began: float
+
+    def check(self) -> None:
+        """End the process if a limit is exceeded."""
+        seconds, resident = time.monotonic() - self.began, resident_bytes()
+        if seconds > self.limits.seconds:
+            end, detail = "timed out", f"still running after {self.limits.seconds:g} s"
+        elif resident > self.limits.bytes:
+            end = "over its memory limit"
+            detail = f"{resident / 1024**2:.0f} MiB resident, the limit is {self.limits.bytes / 1024**2:.0f} MiB"
+        else:
+            return
+        try:
+            self.last_words(end, detail)
+        finally:
+            print(f"\nrepro: a trial was ended: {end} ({detail})", file=sys.__stderr__, flush=True)
+            faulthandler.dump_traceback(file=2)
+            os._exit(EXIT_CODE)
+
+
+class _Watchdog:
+    """One thread for all trials of a process: starting one for each would cost more than a small trial bears."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.watch: _Watch | None = None
+        self.thread: threading.Thread | None = None
+
+    def set(self, watch: _Watch | None) -> None:
+        """Watch this from now on, or nothing. Waits while a limit that was exceeded is being dealt with."""
+        with self.lock:
+            self.watch = watch
+            if watch and (self.thread is None or not self.thread.is_alive()):
+                self.thread = threading.Thread(target=self.run, name="repro-limits", daemon=True)
+                self.thread.start()
+
+    def run(self) -> None:
+        while True:
+            time.sleep(POLL_SECONDS)
+            with self.lock:
+                if self.watch:
+                    self.watch.check()
+
+
+_WATCHDOG = _Watchdog()
+
+
 @contextlib.contextmanager
 def enforced(limits: Limits, last_words: Callable[[str, str], object]) -> Iterator[None]:
     """Run the block under limits. Past one, `last_words(end, detail)` is called and the process ends with EXIT_CODE."""
-    over = threading.Event()
-
-    def watch() -> None:
-        began = time.monotonic()
-        while not over.wait(POLL_SECONDS):
-            seconds, resident = time.monotonic() - began, resident_bytes()
-            if seconds > limits.seconds:
-                end, detail = "timed out", f"still running after {limits.seconds:g} s"
-            elif resident > limits.bytes:
-                end = "over its memory limit"
-                detail = f"{resident / 1024**2:.0f} MiB resident, the limit is {limits.bytes / 1024**2:.0f} MiB"
-            else:
-                continue
-            try:
-                last_words(end, detail)
-            finally:
-                print(f"\nrepro: a trial was ended: {end} ({detail})", file=sys.__stderr__, flush=True)
-                faulthandler.dump_traceback(file=2)
-                os._exit(EXIT_CODE)
-
-    watchdog = threading.Thread(target=watch, name="repro-limits", daemon=True)
-    watchdog.start()
+    outer = _WATCHDOG.watch
+    _WATCHDOG.set(_Watch(limits, last_words, time.monotonic()))
     try:
         yield
     finally:
-        over.set()
-        watchdog.join()
+        _WATCHDOG.set(outer)
