@@ -1,0 +1,195 @@
+"""Something to feed a tiny model: tensors by the names of its forward's arguments, in several guesses, best first."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from repro.census import drift
+
+BATCH, LENGTH, FRAMES, SAMPLES = 2, 10, 64, 4000
+
+Inputs = dict[str, Any]
+
+_SIGNALS = ("input_ids", "pixel_values", "pixel_values_videos", "input_features", "input_values", "audio_values", "audio_features", "inputs", "inputs_embeds")
+_LABEL_HEADS = (
+    ("ForCTC", "short"),
+    ("SequenceClassification", "one"),
+    ("AudioClassification", "one"),
+    ("ImageClassification", "one"),
+    ("VideoClassification", "one"),
+    ("XVector", "one"),
+    ("Seq2Seq", "decoder"),
+    ("ConditionalGeneration", "text"),
+    ("CausalLM", "text"),
+    ("LMHead", "text"),
+    ("MaskedLM", "text"),
+    ("TokenClassification", "tags"),
+)
+
+
+def guesses(model: Any) -> Iterator[tuple[str, Inputs]]:
+    """Yield (what it is, inputs) for a model: with labels first, all its signals first, then less."""
+    names = _parameters(model)
+    main = getattr(model, "main_input_name", "input_ids")
+    signals = [name for name in _SIGNALS if name in names and name != "inputs_embeds"]
+    if main in names and main not in signals:
+        signals.insert(0, main)
+    required = [name for name, parameter in names.items() if parameter.default is inspect.Parameter.empty]
+    choices = [signals, [main] if main in names else [], ["input_ids"] if "input_ids" in names else [], required]
+    if main in names and "input_ids" in names:
+        choices.insert(1, [main, "input_ids"])
+    seen: list[set[str]] = []
+    for choice in choices:
+        chosen = list(dict.fromkeys([*choice, *required]))
+        if not chosen or set(chosen) in seen:
+            continue
+        seen.append(set(chosen))
+        for layout in range(3 if any("feature" in n or "values" in n for n in chosen) else 1):
+            given = _given(model, chosen, names, layout)
+            if given is None:
+                continue
+            for label_kind, labels in _labels(model, names, given):
+                yield f"{', '.join(given)}{label_kind}", {**given, **labels}
+
+
+def _parameters(model: Any) -> dict[str, inspect.Parameter]:
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(model.forward).parameters.items()
+        if parameter.kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    }
+
+
+def _given(model: Any, chosen: list[str], names: dict[str, Any], layout: int) -> Inputs | None:
+    given: Inputs = {}
+    for name in chosen:
+        value = _value(name, model.config, layout)
+        if value is not None:
+            given[name] = value
+    decoder = model.config.is_encoder_decoder or any(n in chosen for n in ("decoder_input_ids",))
+    if decoder and "decoder_input_ids" in names and "decoder_input_ids" not in given:
+        given["decoder_input_ids"] = _value("decoder_input_ids", model.config, layout)
+    return given or None
+
+
+def _labels(model: Any, names: dict[str, Any], given: Inputs) -> Iterator[tuple[str, Inputs]]:
+    kind = next((kind for head, kind in _LABEL_HEADS if head in type(model).__name__), None)
+    if kind and "labels" in names:
+        labels = _label_tensor(kind, model.config, given)
+        if labels is not None:
+            yield " with labels", {"labels": labels}
+    yield "", {}
+
+
+def _label_tensor(kind: str, config: Any, given: Inputs) -> Any:
+    if kind == "short":
+        return torch.randint(1, min(vocabulary(config), 20), (BATCH, 2))
+    if kind == "one":
+        return torch.zeros(BATCH, dtype=torch.long)
+    text = given.get("decoder_input_ids", given.get("input_ids"))
+    if text is None or text.ndim != 2:
+        return None
+    return torch.zeros_like(text) if kind == "tags" else text.clone()
+
+
+def find(config: Any, *names: str, default: Any = None) -> Any:
+    """Return the first of these fields that a configuration or, after that, one of its sub-configurations has."""
+    for name in names:
+        value = getattr(config, name, None)
+        if value is not None and not callable(value):
+            return value
+    for value in vars(config).values():
+        if isinstance(value, drift.config_types()):
+            found = find(value, *names)
+            if found is not None:
+                return found
+    return default
+
+
+def vocabulary(config: Any) -> int:
+    """Return the smallest vocabulary of a configuration tree's text parts."""
+    size = find(config, "vocab_size", "text_vocab_size", "codebook_size", default=100)
+    return int(size if isinstance(size, int) else size[0])
+
+
+def _ids(config: Any, length: int = LENGTH) -> Any:
+    top = max(4, min(vocabulary(config), 100))
+    reserved = {getattr(config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    allowed = [number for number in range(3, top) if number not in reserved] or [3]
+    picks = torch.randint(0, len(allowed), (BATCH, length))
+    return torch.tensor(allowed)[picks]
+
+
+def _size(value: Any, default: int = 32) -> tuple[int, int]:
+    if isinstance(value, int):
+        return value, value
+    if isinstance(value, dict):
+        return int(value.get("height", default)), int(value.get("width", default))
+    if isinstance(value, (list, tuple)) and len(value) >= 2:
+        return int(value[-2]), int(value[-1])
+    return default, default
+
+
+def _image(config: Any) -> tuple[int, int, int]:
+    height, width = _size(find(config, "image_size", "input_size", default=64))
+    return int(find(config, "num_channels", "in_channels", "num_input_channels", "in_chans", default=3)), height, width
+
+
+def _video(config: Any) -> Any:
+    frames = find(config, "num_frames", "frames_per_clip", "num_image_with_embedding", default=2)
+    return torch.randn(BATCH, int(frames), *_image(config))
+
+
+def _features(config: Any, layout: int) -> Any:
+    width = find(
+        config, "num_mel_bins", "feature_projection_input_dim", "input_feat_per_channel", "n_mels", "input_dim",
+        "feature_size", "mel_bins", "num_mels", "input_channels", default=80,
+    )  # fmt: skip
+    positions = find(config, "max_source_positions")
+    frames = 2 * positions if positions and layout == 0 else FRAMES
+    if layout == 2:
+        return torch.randn(BATCH, 1, frames, int(width))
+    return torch.randn(BATCH, int(width), frames) if layout == 0 else torch.randn(BATCH, frames, int(width))
+
+
+def _values(config: Any, layout: int) -> Any:
+    if layout == 0 and hasattr(config, "max_length") and hasattr(config, "num_mel_bins"):
+        return torch.randn(BATCH, int(config.max_length), int(config.num_mel_bins))
+    if layout == 1:
+        return torch.randn(BATCH, 1, SAMPLES)
+    if layout == 2:
+        return torch.randn(BATCH, FRAMES, int(find(config, "num_mel_bins", default=80)))
+    return torch.randn(BATCH, SAMPLES)
+
+
+def _value(name: str, config: Any, layout: int) -> Any:
+    if name.endswith("input_ids") or name == "decoder_input_ids":
+        return _codes(config) if name == "decoder_input_ids" and layout == 2 else _ids(config)
+    if name in ("input_features", "audio_features"):
+        return _features(config, layout)
+    if name in ("input_values", "audio_values", "input_audio"):
+        return _values(config, layout)
+    if name == "pixel_values":
+        return _video(config) if layout == 1 else torch.randn(BATCH, *_image(config))
+    if name == "pixel_values_videos":
+        return _video(config)
+    if name.endswith(("attention_mask", "padding_mask", "input_features_mask")):
+        return torch.ones(BATCH, LENGTH, dtype=torch.long)
+    if name == "bbox":
+        return torch.tensor([1, 2, 3, 4]).expand(BATCH, LENGTH, 4).contiguous()
+    if name in ("inputs_embeds", "hidden_states"):
+        width = find(config, "hidden_size", "d_model", "embed_dim", "width", default=64)
+        return torch.randn(BATCH, LENGTH, int(width), requires_grad=True)
+    if re.search(r"position_ids$", name):
+        return torch.arange(LENGTH).expand(BATCH, LENGTH).contiguous()
+    return None
+
+
+def _codes(config: Any) -> Any:
+    books = find(config, "num_codebooks", "num_channels", default=4)
+    return torch.randint(0, 30, (BATCH, LENGTH, int(books)))
