@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from repro.vocabulary import GRADIENTS_MISSING, GRADIENTS_WRONG, UNFINISHED, Facts
 
 EQUAL = "equal"
@@ -77,3 +80,9 @@ def _symptom(facts: Facts) -> str:
 def _listed(counts: dict[str, int]) -> str:
     names = sorted(counts, key=lambda name: (-counts[name], name))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def summary(seen: Sequence[Facts]) -> str:
+    """Count the verdicts of several facts in one line."""
+    counts = Counter(verdict(facts) for facts in seen)
+    return ", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name]) or "nothing to judge"
