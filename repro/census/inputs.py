@@ -11,7 +11,7 @@ import torch
 
 from repro.census import drift
 
-BATCH, LENGTH, FRAMES, SAMPLES = 2, 10, 64, 4000
+BATCH, LENGTH, FRAMES, SAMPLES = 2, 10, 64, 8000
 
 Inputs = dict[str, Any]
 
@@ -40,21 +40,37 @@ def guesses(model: Any) -> Iterator[tuple[str, Inputs]]:
     if main in names and main not in signals:
         signals.insert(0, main)
     required = [name for name, parameter in names.items() if parameter.default is inspect.Parameter.empty]
-    choices = [signals, [main] if main in names else [], ["input_ids"] if "input_ids" in names else [], required]
-    if main in names and "input_ids" in names:
-        choices.insert(1, [main, "input_ids"])
+    first = [main] if main in names else []
+    text = ["input_ids"] if "input_ids" in names else []
+    choices = [signals, [*first, *text], first, text, required]
+    for extra in (["encoder_hidden_states"], ["decoder_input_values"], ["decoder_inputs_embeds"]):
+        if extra[0] in names:
+            choices += [[*first, *extra], extra]
+    if "inputs_embeds" in names:
+        choices += [["inputs_embeds"], ["inputs_embeds", "decoder_input_ids"] if "decoder_input_ids" in names else []]
+    for optional in ("feature_lens", "image_grid_thw", "grid_thw", "padding_mask", "attention_mask"):
+        if optional in names:
+            choices.append([*first, optional])
+    choices = [choice for choice in choices if choice]
     seen: list[set[str]] = []
     for choice in choices:
         chosen = list(dict.fromkeys([*choice, *required]))
         if not chosen or set(chosen) in seen:
             continue
         seen.append(set(chosen))
-        for layout in range(3 if any("feature" in n or "values" in n for n in chosen) else 1):
+        for layout in range(_layouts(chosen, model.config)):
             given = _given(model, chosen, names, layout)
             if given is None:
                 continue
             for label_kind, labels in _labels(model, names, given):
                 yield f"{', '.join(given)}{label_kind}", {**given, **labels}
+
+
+def _layouts(chosen: list[str], config: Any) -> int:
+    """Return how many layouts of the same signals are worth trying."""
+    if any("feature" in name or "values" in name for name in chosen):
+        return 4
+    return 4 if find(config, "num_codebooks", "n_codebooks", "num_quantizers") else 1
 
 
 def _parameters(model: Any) -> dict[str, inspect.Parameter]:
@@ -71,6 +87,8 @@ def _given(model: Any, chosen: list[str], names: dict[str, Any], layout: int) ->
         value = _value(name, model.config, layout)
         if value is not None:
             given[name] = value
+    if type(model).__name__.endswith("ForMultipleChoice"):
+        given = {name: value.unsqueeze(1).expand(-1, 2, *value.shape[1:]).contiguous() for name, value in given.items()}
     decoder = model.config.is_encoder_decoder or any(n in chosen for n in ("decoder_input_ids",))
     if decoder and "decoder_input_ids" in names and "decoder_input_ids" not in given:
         given["decoder_input_ids"] = _value("decoder_input_ids", model.config, layout)
@@ -152,6 +170,8 @@ def _features(config: Any, layout: int) -> Any:
     )  # fmt: skip
     positions = find(config, "max_source_positions")
     frames = 2 * positions if positions and layout == 0 else FRAMES
+    if layout == 3:
+        return torch.randn(BATCH, int(find(config, "n_window", default=50)) * 4, int(width)).transpose(1, 2)
     if layout == 2:
         return torch.randn(BATCH, 1, frames, int(width))
     return torch.randn(BATCH, int(width), frames) if layout == 0 else torch.randn(BATCH, frames, int(width))
@@ -162,14 +182,31 @@ def _values(config: Any, layout: int) -> Any:
         return torch.randn(BATCH, int(config.max_length), int(config.num_mel_bins))
     if layout == 1:
         return torch.randn(BATCH, 1, SAMPLES)
+    if layout == 3:
+        return _ids(config)
     if layout == 2:
         return torch.randn(BATCH, FRAMES, int(find(config, "num_mel_bins", default=80)))
     return torch.randn(BATCH, SAMPLES)
 
 
 def _value(name: str, config: Any, layout: int) -> Any:
-    if name.endswith("input_ids") or name == "decoder_input_ids":
-        return _codes(config) if name == "decoder_input_ids" and layout == 2 else _ids(config)
+    if name.endswith("input_ids"):
+        return _text(name, config, layout)
+    if name in ("spkr_id", "lang_id", "speaker_id", "speaker_ids", "lang_code"):
+        return torch.zeros(BATCH, 1, dtype=torch.long)
+    if name in ("grid_thw", "image_grid_thw", "video_grid_thw"):
+        return torch.tensor([[1, 4, 4]] * BATCH)
+    if name in ("feature_lens", "input_lengths", "lengths"):
+        return torch.full((BATCH,), FRAMES)
+    if name in ("time_step", "timestep", "timesteps", "timestep_idx"):
+        return torch.ones(BATCH)
+    if name == "mask":
+        return torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    if name == "decoder_input_values":
+        return torch.randn(BATCH, LENGTH, int(find(config, "num_mel_bins", default=80)))
+    if name == "pixel_position_ids":
+        side = torch.arange(16)
+        return torch.stack(torch.meshgrid(side, side, indexing="ij"), -1).reshape(1, 256, 2).expand(BATCH, -1, -1)
     if name in ("input_features", "audio_features"):
         return _features(config, layout)
     if name in ("input_values", "audio_values", "input_audio"):
@@ -182,7 +219,9 @@ def _value(name: str, config: Any, layout: int) -> Any:
         return torch.ones(BATCH, LENGTH, dtype=torch.long)
     if name == "bbox":
         return torch.tensor([1, 2, 3, 4]).expand(BATCH, LENGTH, 4).contiguous()
-    if name in ("inputs_embeds", "hidden_states"):
+    if name.endswith(("_features_mask", "features_attention_mask", "feature_attention_mask")):
+        return torch.ones(BATCH, FRAMES, dtype=torch.long)
+    if name in ("inputs_embeds", "hidden_states", "encoder_hidden_states", "decoder_inputs_embeds"):
         width = find(config, "hidden_size", "d_model", "embed_dim", "width", default=64)
         return torch.randn(BATCH, LENGTH, int(width), requires_grad=True)
     if re.search(r"position_ids$", name):
@@ -190,6 +229,13 @@ def _value(name: str, config: Any, layout: int) -> Any:
     return None
 
 
-def _codes(config: Any) -> Any:
-    books = find(config, "num_codebooks", "num_channels", default=4)
-    return torch.randint(0, 30, (BATCH, LENGTH, int(books)))
+def _text(name: str, config: Any, layout: int) -> Any:
+    """Return token ids; for models that read codes of several codebooks, in the layouts in which they are passed."""
+    books = find(config, "num_codebooks", "n_codebooks", "num_channels", "num_quantizers", default=1)
+    decoder = name.startswith("decoder") or not getattr(config, "is_encoder_decoder", False)
+    if layout == 0 or not decoder or not isinstance(books, int) or books < 2:
+        return _ids(config)
+    if layout == 3:
+        return torch.randint(3, 30, (BATCH, int(books) + 1, LENGTH))
+    shape = (BATCH, LENGTH, int(books)) if layout == 1 else (BATCH * int(books), LENGTH)
+    return torch.randint(3, 30, shape)

@@ -13,10 +13,13 @@ from typing import Any
 
 from repro.census import drift, recipes
 
-LEVELS = ("small", "shallow")
-"""`small`: widths, heads and layers; `shallow`: layers, vocabulary and positions, with the widths of the original."""
+LEVELS = ("small", "wide", "shallow")
+"""`small`: widths, heads and layers; `wide`: the same with heads of the usual width, for code that counts on it;
+`shallow`: layers, vocabulary and positions only, with the widths of the original."""
 
-WIDTH, HEADS, GROUPS, HEAD_WIDTH, LAYERS, VOCABULARY, POSITIONS = 64, 4, 2, 16, 2, 128, 512
+# By level: width, heads, groups of key-value heads, width of a head.
+_SIZES = {"small": (64, 4, 2, 16), "wide": (256, 2, 1, 128)}
+LAYERS, VOCABULARY, POSITIONS = 2, 128, 512
 EXPERTS, EXPERTS_USED = 4, 2
 
 _LAYERS = re.compile(r"(^|_)(n|num)_(\w+_)?(layers?|blocks)$|_layers$|^(n_layer|num_layers|depth|num_blocks)$|_depth$")
@@ -46,6 +49,10 @@ class Shrinker:
     level: str
     tokens: dict[int, int] = field(default_factory=dict)
 
+    @property
+    def _widths(self) -> tuple[int, int, int, int]:
+        return _SIZES[self.level]
+
     def overrides(self, config: Any) -> dict[str, Any]:
         """Return the constructor arguments that make a configuration of this class small, and free of randomness."""
         changed: dict[str, Any] = {}
@@ -61,7 +68,7 @@ class Shrinker:
                 changed[name] = self._number(name, value, values)
             elif isinstance(value, (list, tuple)) and value:
                 changed[name] = self._list(name, value, values)
-            elif isinstance(value, dict) and self.level == "small":
+            elif isinstance(value, dict) and self.level in _SIZES:
                 changed[name] = self._rope(value)
         if "apply_spec_augment" in values:
             changed["apply_spec_augment"] = False
@@ -76,9 +83,10 @@ class Shrinker:
             return min(value, self._layers(values)) if value > 0 else value
         if _POSITIONS.search(name):
             return min(value, POSITIONS if "source" not in name else 32)
-        return self._width(name, value, values) if self.level == "small" else value
+        return self._width(name, value, values) if self.level in _SIZES else value
 
     def _width(self, name: str, value: int, values: Mapping[str, Any]) -> int:
+        width, some_heads, groups, head_width = self._widths
         if re.search(r"experts_per_tok|moe_top_?k|num_selected_experts|^top_k$", name):
             return min(value, EXPERTS_USED)
         if re.search(r"(num|n)_(\w+_)?experts$", name):
@@ -87,13 +95,13 @@ class Shrinker:
             return 1
         if _GROUPS.search(name):
             heads = [v for n, v in values.items() if n in ("num_attention_heads", "num_heads", "n_head") and v]
-            return HEADS if value in heads else min(value, GROUPS)
+            return some_heads if value in heads else min(value, groups)
         if _HEAD_WIDTH.search(name):
-            return min(value, HEAD_WIDTH)
+            return min(value, head_width)
         if _HEADS.search(name):
-            return min(value, HEADS)
+            return min(value, some_heads)
         if _WIDTH.search(name) and not _NOT_WIDTH.search(name):
-            return min(value, WIDTH)
+            return min(value, width)
         return value
 
     def _layers(self, values: Mapping[str, Any]) -> int:
@@ -107,16 +115,17 @@ class Shrinker:
             return type(value)(min(item, LAYERS) for item in value)
         if _TOKEN.search(name) and all(type(item) is int for item in value):
             return type(value)(self._token(item) for item in value)
-        if self.level == "small" and name in ("conv_dim", "tdnn_dim") and all(type(item) is int for item in value):
-            return type(value)(min(item, WIDTH) for item in value)
+        if self.level in _SIZES and name in ("conv_dim", "tdnn_dim") and all(type(item) is int for item in value):
+            return type(value)(min(item, self._widths[0]) for item in value)
         return None
 
     def _rope(self, value: dict[str, Any]) -> Any:
         section = value.get("mrope_section")
         if not section:
             return None
-        scaled = [max(1, round(item * (HEAD_WIDTH // 2) / sum(section))) for item in section]
-        scaled[0] += HEAD_WIDTH // 2 - sum(scaled)
+        half = self._widths[3] // 2
+        scaled = [max(1, round(item * half / sum(section))) for item in section]
+        scaled[0] += half - sum(scaled)
         return {**value, "mrope_section": scaled}
 
     def _token(self, value: int) -> int:

@@ -2,7 +2,8 @@
 
 Reentrant checkpointing cuts the graph at tensors that are positional arguments of their own. A tensor that needs a gradient and
 travels in a keyword, in a closure, or inside a positional tuple keeps its live graph. `Spy` names such tensors, and with
-`by_position=True` passes them as arguments of their own instead: if that cures a model, the mechanism is proved.
+`by_position=True` passes them as arguments of their own instead: if that cures a model, the mechanism is proved. Where no argument
+of its own needs a gradient, reentrant checkpointing gives the layer's parameters none; `with_live_inputs=True` makes one need it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Spy:
     """What was seen of the checkpoint function during one forward."""
 
     by_position: bool = False
+    with_live_inputs: bool = False
     calls: int = 0
     layers: set[str] = field(default_factory=set)
     reentrant: set[bool] = field(default_factory=set)
@@ -44,6 +46,8 @@ class Spy:
                 _count(self.caches, f"{layer}: {name} ({type(value).__name__})")
         if not any(isinstance(value, torch.Tensor) and value.requires_grad for value in args):
             _count(self.cut_off, layer)
+        if self.with_live_inputs:
+            args = tuple(_live(value) for value in args)
         if self.by_position and hidden:
             return _call_by_position(original, function, args, keywords, options)
         return original(function, *args, **options)
@@ -68,6 +72,12 @@ def watching(spy: Spy) -> Iterator[Spy]:
     finally:
         for home, name, value in kept:
             setattr(home, name, value)
+
+
+def _live(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.requires_grad:
+        return value.detach().clone().requires_grad_()
+    return value
 
 
 def _default_reentrant(value: bool | None) -> bool:

@@ -68,6 +68,7 @@ class Supervisor:
         for _ in range(500):  # more restarts than any family has classes
             began: dict[str, Any] | None = None
             seen: list[bool] = []
+            noted: dict[str, Any] = {}
             self._ensure_started()
             self._send({"family": family, "every_class": every_class, "skip": skip})
             while True:
@@ -76,14 +77,16 @@ class Supervisor:
                     break
                 if event.pop("event") == "family done":
                     return
-                if "end" not in event:
-                    began, seen = event, []
+                if "noted" in event:
+                    noted = event["noted"]
+                elif "end" not in event:
+                    began, seen, noted = event, [], {}
                     skip.append(event["class"])
                     self.peak = 0
                 else:
                     seen.append(event["use_reentrant"])
                     yield {**event, "peak_rss": self.peak}
-            yield from _ended(began or {"class": "", "model": family}, seen, ended, self.peak)
+            yield from _ended({"class": "", "model": family, **(began or {}), **noted}, seen, ended, self.peak)
             if began is None:
                 return
 
@@ -192,7 +195,7 @@ def _ended(began: dict[str, Any], seen: list[bool], ended: dict[str, Any], peak:
         if use_reentrant in seen:
             continue
         reason = ended["reason"] if first else f"not run: its trial before {ended['end']}"
-        yield {**began, **ended, "reason": reason, "use_reentrant": use_reentrant, "engaged": 0, "peak_rss": peak}
+        yield {"engaged": 0, **began, **ended, "reason": reason, "use_reentrant": use_reentrant, "peak_rss": peak}
         first = False
 
 

@@ -7,7 +7,7 @@ import random
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,15 @@ import torch
 from repro.census import drift, inputs, shrink, verdicts
 from repro.census.spy import Spy, watching
 
-MAX_PARAMETERS = 60_000_000
+MAX_PARAMETERS = 120_000_000
 """Above this a model is not run: weights and three sets of gradients have to stay well below the limit of 4 GiB."""
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
 """Tolerance per element: `RELATIVE` of the largest element of that parameter's plain gradient plus `ABSOLUTE` of the
 largest of all. Reentrant recomputation differs by some 3e-7 in fp32, a lost or doubled path by orders of magnitude more."""
+
+_OUT_OF_RESOURCES = re.compile("allocate memory|Resource temporarily unavailable")
+"""What torch says when the kernel refuses memory, or a thread: nested backwards start threads without end."""
 
 Gradients = dict[str, Any]
 
@@ -41,8 +44,11 @@ class Subject:
     how: Mapping[str, Any]
 
 
-def observe(model_class: Any) -> Iterator[dict[str, Any]]:
-    """Yield the facts of one class: one set for non-reentrant and one for reentrant checkpointing."""
+def observe(model_class: Any, note: Callable[[dict[str, Any]], None]) -> Iterator[dict[str, Any]]:
+    """Yield the facts of one class: one set for non-reentrant and one for reentrant checkpointing.
+
+    `note` is called with what is known before a run that may take the process down.
+    """
     started = time.monotonic()
     try:
         subject = prepare(model_class)
@@ -50,9 +56,10 @@ def observe(model_class: Any) -> Iterator[dict[str, Any]]:
         for use_reentrant in (False, True):
             yield {"use_reentrant": use_reentrant, "end": verdicts.NOT_BUILT, "reason": str(error), "engaged": 0}
         return
-    for use_reentrant in (False, True):
-        facts = _checkpointed(subject, use_reentrant=use_reentrant)
-        facts.update(subject.how, seconds=round(time.monotonic() - started, 3))
+    spy = None
+    for _ in ("non-reentrant", "reentrant"):
+        spy, facts = _checkpointed(subject, spy, note)
+        facts["seconds"] = round(time.monotonic() - started, 3)
         started = time.monotonic()
         yield facts
 
@@ -76,7 +83,7 @@ def prepare(model_class: Any) -> Subject:
             return Subject(model, given, plain, how)
         del model
         gc.collect()
-    raise NotBuiltError(" | ".join(dict.fromkeys(reasons))[:1500] or "no inputs to try")
+    raise NotBuiltError(" | ".join(dict.fromkeys(reasons))[:3000] or "no inputs to try")
 
 
 def build(model_class: Any, level: str) -> Any:
@@ -161,27 +168,38 @@ def compared(plain: Gradients, other: Gradients) -> dict[str, Any]:
     }
 
 
-def _checkpointed(subject: Subject, *, use_reentrant: bool) -> dict[str, Any]:
-    spy, end = _run(subject, use_reentrant=use_reentrant, by_position=False)
-    facts: dict[str, Any] = {
-        "use_reentrant": use_reentrant,
+def _checkpointed(subject: Subject, expected: Spy | None, note: Callable[[dict[str, Any]], None]) -> tuple[Spy, dict[str, Any]]:
+    """Run one kind of checkpointing: reentrant when `expected`, what the non-reentrant run saw, is given.
+
+    Where tensors travel past the arguments, the run that passes them by position comes first: it ends, and what it
+    proves is noted before the other run takes the process down.
+    """
+    use_reentrant = expected is not None
+    facts: dict[str, Any] = {"use_reentrant": use_reentrant, **subject.how}
+    if expected is not None and (expected.travelling or expected.cut_off):
+        cure = "by_position" if expected.travelling else "with_live_inputs"
+        cured_spy, cured = _run(subject, Spy(**{cure: True}), use_reentrant=True)
+        cured["engaged"] = cured_spy.calls
+        facts[cure] = verdicts.verdict(cured)
+        if facts[cure] != verdicts.EQUAL:
+            facts["cure_says"] = verdicts.detail(cured)[:300]
+        note({**facts, **_seen(expected)})
+    spy, end = _run(subject, Spy(), use_reentrant=use_reentrant)
+    facts.update(_seen(spy), took_effect=spy.reentrant == {use_reentrant}, **end)
+    return spy, facts
+
+
+def _seen(spy: Spy) -> dict[str, Any]:
+    return {
         "engaged": spy.calls,
         "layers": sorted(spy.layers),
-        "took_effect": spy.reentrant == {use_reentrant} if spy.calls else False,
         "travelling": spy.travelling,
         "caches": spy.caches,
         "cut_off": spy.cut_off,
-        **end,
     }
-    if use_reentrant and spy.travelling and verdicts.verdict(facts) in verdicts.FAULTS:
-        moved_spy, moved = _run(subject, use_reentrant=True, by_position=True)
-        facts["by_position"] = verdicts.verdict({**moved, "engaged": moved_spy.calls})
-        facts["by_position_says"] = verdicts.detail({**moved, "engaged": moved_spy.calls})[:300]
-    return facts
 
 
-def _run(subject: Subject, *, use_reentrant: bool, by_position: bool) -> tuple[Spy, dict[str, Any]]:
-    spy = Spy(by_position=by_position)
+def _run(subject: Subject, spy: Spy, *, use_reentrant: bool) -> tuple[Spy, dict[str, Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -197,7 +215,7 @@ def _run(subject: Subject, *, use_reentrant: bool, by_position: bool) -> tuple[S
 
 
 def _raised(error: Exception, spy: Spy) -> dict[str, Any]:
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _OUT_OF_RESOURCES.search(str(error)):
         return {"end": "over its memory limit", "reason": _said(error)}
     if not spy.calls and "not compatible with gradient checkpointing" in str(error):
         return {"end": "completed", "reason": _said(error), "gradients": compared({}, {})}
@@ -270,5 +288,4 @@ def _seed() -> None:
 
 
 def _said(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200] if text else ''}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:250]}"

@@ -39,7 +39,7 @@ def detail(facts: Facts) -> str:
     """Say in one line what was seen, and by which mechanism as far as it is proved."""
     judged = verdict(facts)
     if judged == NOT_BUILT or judged in UNFINISHED:
-        return str(facts.get("reason", ""))
+        return "; ".join(filter(None, (str(facts.get("reason", "")), mechanism(facts))))
     if judged == NOT_ENGAGED:
         return str(facts.get("reason") or "enabled without an error, but the checkpoint function was never called")
     if judged == EQUAL:
@@ -49,18 +49,22 @@ def detail(facts: Facts) -> str:
 
 def mechanism(facts: Facts) -> str:
     """Say what stands behind a fault, and whether an experiment proved it or it was only seen."""
-    travelling = facts.get("travelling") or {}
-    moved = facts.get("by_position")
-    if travelling and moved == EQUAL:
-        return f"proved: {_listed(travelling)} kept its live graph; passed by position, gradients are equal"
+    travelling, cut_off = facts.get("travelling") or {}, facts.get("cut_off") or {}
+    moved, livened = facts.get("by_position"), facts.get("with_live_inputs")
     parts = []
-    if facts.get("cut_off") and facts.get("use_reentrant"):
-        parts.append(f"no argument of its own needs a gradient in {_listed(facts['cut_off'])}")
-    if travelling and facts.get("use_reentrant"):
+    if travelling and moved == EQUAL:
+        parts.append(f"proved: {_listed(travelling)} kept its live graph; passed by position, gradients are equal")
+    elif travelling and facts.get("use_reentrant"):
         also = f"; passed by position: {moved}" if moved else ""
         parts.append(f"seen, not proved: {_listed(travelling)} travels past the arguments{also}")
+    if cut_off and livened == EQUAL:
+        parts.append(
+            f"proved: no argument of {_listed(cut_off)} needs a gradient; when one does, all gradients are equal"
+        )
+    elif cut_off and facts.get("use_reentrant"):
+        parts.append(f"seen, not proved: no argument of {_listed(cut_off)} needs a gradient")
     if facts.get("caches"):
-        parts.append(f"a cache travels by keyword: {_listed(facts['caches'])}")
+        parts.append(f"seen, not proved: a cache travels by keyword: {_listed(facts['caches'])}")
     return "; ".join(parts)
 
 

@@ -64,7 +64,7 @@ def _family(request: dict[str, Any], tell: Any) -> Iterator[dict[str, Any]]:
         name = {"class": model_class.__name__, "model": classes.model_type(model_class)}
         tell("began", **name)
         built = False
-        for facts in trial.observe(model_class):
+        for facts in trial.observe(model_class, lambda noted: tell("noted", noted=noted)):
             built = facts["end"] != "not built"
             yield {**name, **facts}
         if isinstance(chosen, Chosen):
