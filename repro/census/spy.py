@@ -19,6 +19,14 @@ import torch.utils.checkpoint
 import transformers.modeling_utils
 
 
+RUNS_PER_CALL = 50
+"""Runs of a layer per checkpoint call from which a backward counts as endless; a sound one makes two."""
+
+
+class EndlessError(RuntimeError):
+    """Layers are recomputed without an end: each backward walks into another."""
+
+
 @dataclass
 class Spy:
     """What was seen of the checkpoint function during one forward."""
@@ -26,6 +34,7 @@ class Spy:
     by_position: bool = False
     with_live_inputs: bool = False
     calls: int = 0
+    runs: int = 0
     layers: set[str] = field(default_factory=set)
     reentrant: set[bool] = field(default_factory=set)
     travelling: dict[str, int] = field(default_factory=dict)
@@ -50,7 +59,16 @@ class Spy:
             args = tuple(_live(value) for value in args)
         if self.by_position and hidden:
             return _call_by_position(original, function, args, keywords, options)
-        return original(function, *args, **options)
+        return original(self._counting(function), *args, **options)
+
+    def _counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.runs += 1
+            if self.runs > RUNS_PER_CALL * self.calls + 100:
+                raise EndlessError(f"after {self.runs} runs of layers for {self.calls} checkpoint calls")
+            return function(*args, **kwargs)
+
+        return run
 
 
 @contextmanager

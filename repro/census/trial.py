@@ -217,6 +217,8 @@ def _run(subject: Subject, spy: Spy, *, use_reentrant: bool) -> tuple[Spy, dict[
 def _raised(error: Exception, spy: Spy) -> dict[str, Any]:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _OUT_OF_RESOURCES.search(str(error)):
         return {"end": "over its memory limit", "reason": _said(error)}
+    if "EndlessError" in type(error).__name__ or spy.runs > 2 * spy.calls and "runs of layers" in str(error):
+        return {"end": "timed out", "reason": f"stopped: {error}"}
     if not spy.calls and "not compatible with gradient checkpointing" in str(error):
         return {"end": "completed", "reason": _said(error), "gradients": compared({}, {})}
     return {"end": "raised", "exception": {"type": type(error).__name__, "message": str(error)[:1000]}}
