@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from repro.census import drift
+from repro.census import drift, recipes
 
 BATCH, LENGTH, FRAMES, SAMPLES = 2, 10, 64, 8000
 
@@ -35,6 +35,10 @@ _LABEL_HEADS = (
 def guesses(model: Any) -> Iterator[tuple[str, Inputs]]:
     """Yield (what it is, inputs) for a model: with labels first, all its signals first, then less."""
     names = _parameters(model)
+    recipe = recipes.INPUTS.get(type(model).__name__)
+    if recipe:
+        yield "recipe", {name: _from_recipe(what) for name, what in recipe.items()}
+        return
     main = getattr(model, "main_input_name", "input_ids")
     signals = [name for name in _SIGNALS if name in names and name != "inputs_embeds"]
     if main in names and main not in signals:
@@ -66,11 +70,24 @@ def guesses(model: Any) -> Iterator[tuple[str, Inputs]]:
                 yield f"{', '.join(given)}{label_kind}", {**given, **labels}
 
 
+def _from_recipe(what: tuple[Any, ...]) -> Any:
+    kind, *shape = what
+    if kind == "no":
+        return False
+    if kind == "noise":
+        return torch.randn(*shape)
+    if kind == "ones":
+        return torch.ones(*shape, dtype=torch.long)
+    return torch.randint(3, 30, tuple(shape))
+
+
 def _layouts(chosen: list[str], config: Any) -> int:
     """Return how many layouts of the same signals are worth trying."""
     if any("feature" in name or "values" in name for name in chosen):
         return 4
-    return 4 if find(config, "num_codebooks", "n_codebooks", "num_quantizers") else 1
+    if "pixel_values" in chosen:
+        return 2
+    return 4 if find(config, "num_codebooks", "n_codebooks", "num_quantizers", "num_channels") else 1
 
 
 def _parameters(model: Any) -> dict[str, inspect.Parameter]:
@@ -137,7 +154,7 @@ def vocabulary(config: Any) -> int:
 
 def _ids(config: Any, length: int = LENGTH) -> Any:
     top = max(4, min(vocabulary(config), 100))
-    reserved = {getattr(config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    reserved = [getattr(config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
     allowed = [number for number in range(3, top) if number not in reserved] or [3]
     picks = torch.randint(0, len(allowed), (BATCH, length))
     return torch.tensor(allowed)[picks]

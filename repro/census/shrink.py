@@ -55,6 +55,8 @@ class Shrinker:
 
     def overrides(self, config: Any) -> dict[str, Any]:
         """Return the constructor arguments that make a configuration of this class small, and free of randomness."""
+        if self.level in _SIZES and getattr(config, "model_type", "") in recipes.KEEP_WIDTHS:
+            return Shrinker("shallow", self.tokens).overrides(config)
         changed: dict[str, Any] = {}
         values = _fields(config)
         for name, value in values.items():

@@ -72,7 +72,8 @@ class Supervisor:
             self._ensure_started()
             self._send({"family": family, "every_class": every_class, "skip": skip})
             while True:
-                event, ended = self._next(self.limits.seconds)
+                # Until the first class begins, the time goes into importing modeling code.
+                event, ended = self._next(self.limits.seconds if began else self.limits.start_seconds)
                 if event is None:
                     break
                 if event.pop("event") == "family done":

@@ -27,6 +27,9 @@ largest of all. Reentrant recomputation differs by some 3e-7 in fp32, a lost or 
 _OUT_OF_RESOURCES = re.compile("allocate memory|Resource temporarily unavailable")
 """What torch says when the kernel refuses memory, or a thread: nested backwards start threads without end."""
 
+PREPARING_SECONDS = 15.0
+"""How long guesses are tried for one class; what has not been found by then is not found by more of them."""
+
 Gradients = dict[str, Any]
 
 
@@ -67,13 +70,19 @@ def observe(model_class: Any, note: Callable[[dict[str, Any]], None]) -> Iterato
 def prepare(model_class: Any) -> Subject:
     """Find a small configuration and inputs with which the plain model trains. Raises NotBuiltError."""
     reasons: list[str] = []
+    deadline = time.monotonic() + PREPARING_SECONDS
     for level in shrink.LEVELS:
+        if time.monotonic() > deadline:
+            reasons.append(f"{level}: not tried after {PREPARING_SECONDS:g} s of guesses")
+            break
         try:
             model = build(model_class, level)
         except Exception as error:  # any constructor may refuse, in its own way
             reasons.append(f"{level}: building: {_said(error)}")
             continue
-        for what, given in _seeded_guesses(model):
+        for what, given in _seeded_guesses(model, reasons):
+            if time.monotonic() > deadline:
+                break
             try:
                 given, plain = _trained(model, given)
             except Exception as error:  # a wrong guess at the inputs
@@ -263,9 +272,12 @@ def _with_placeholders(model: Any, given: inputs.Inputs, message: str) -> inputs
     return {**given, "input_ids": ids, **({"labels": ids.clone()} if "labels" in given else {})}
 
 
-def _seeded_guesses(model: Any) -> Iterator[tuple[str, inputs.Inputs]]:
+def _seeded_guesses(model: Any, reasons: list[str]) -> Iterator[tuple[str, inputs.Inputs]]:
     _seed()
-    yield from inputs.guesses(model)
+    try:
+        yield from inputs.guesses(model)
+    except Exception as error:  # a configuration that has a field, but not of the usual meaning
+        reasons.append(f"making inputs: {_said(error)}")
 
 
 def _floats(output: Any, name: str = "") -> Iterator[Any]:

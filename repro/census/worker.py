@@ -36,6 +36,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     import transformers
+    import transformers.modeling_utils
 
     transformers.logging.set_verbosity_error()
     tell("ready", transformers=transformers.__version__, torch=torch.__version__)
