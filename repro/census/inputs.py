@@ -15,7 +15,17 @@ BATCH, LENGTH, FRAMES, SAMPLES = 2, 10, 64, 8000
 
 Inputs = dict[str, Any]
 
-_SIGNALS = ("input_ids", "pixel_values", "pixel_values_videos", "input_features", "input_values", "audio_values", "audio_features", "inputs", "inputs_embeds")
+_SIGNALS = (
+    "input_ids",
+    "pixel_values",
+    "pixel_values_videos",
+    "input_features",
+    "input_values",
+    "audio_values",
+    "audio_features",
+    "inputs",
+    "inputs_embeds",
+)
 _LABEL_HEADS = (
     ("ForCTC", "short"),
     ("SequenceClassification", "one"),

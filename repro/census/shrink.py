@@ -23,7 +23,9 @@ LAYERS, VOCABULARY, POSITIONS = 2, 128, 512
 EXPERTS, EXPERTS_USED = 4, 2
 
 _LAYERS = re.compile(r"(^|_)(n|num)_(\w+_)?(layers?|blocks)$|_layers$|^(n_layer|num_layers|depth|num_blocks)$|_depth$")
-_NOT_LAYERS = re.compile(r"feat_extract|conv_pos|_every|interval|^num_adapter|feature_layers?$|kv_shared|skip|mtp|nextn|dense_layers|first_")
+_NOT_LAYERS = re.compile(
+    r"feat_extract|conv_pos|_every|interval|^num_adapter|feature_layers?$|kv_shared|skip|mtp|nextn|dense_layers|first_"
+)
 _HEADS = re.compile(r"(^|_)(n_head|heads|num_heads|attention_heads|n_heads)$")
 _GROUPS = re.compile(r"key_value_heads$|kv_heads$|num_query_groups$|multi_query_group_num$")
 _HEAD_WIDTH = re.compile(r"head_dim$|^d_kv$|kv_channels$|head_size$|^qk_(rope|nope)_head_dim$|size_per_head$")
@@ -39,7 +41,9 @@ _NOT_WIDTH = re.compile(
 _VOCABULARY = re.compile(r"vocab(ulary)?_size")
 _TOKEN = re.compile(r"_token_(id|index)s?$|_token_ids$|^(pad|bos|eos|sep|cls|mask)_id$|_token$")
 _POSITIONS = re.compile(r"position_embeddings$|_positions$|^n_positions$|^n_ctx$|max_seq_len\w*$|^max_sequence_length$")
-_PINNED_TO_ZERO = re.compile(r"dropout|drop_path|dropout_rate|layerdrop|stochastic_depth|mask_(time|feature)_prob|pdrop$|_drop_?(rate|prob)$|jitter|drop_rate$")
+_PINNED_TO_ZERO = re.compile(
+    r"dropout|drop_path|dropout_rate|layerdrop|stochastic_depth|mask_(time|feature)_prob|pdrop$|_drop_?(rate|prob)$|jitter|drop_rate$"
+)
 
 
 @dataclass

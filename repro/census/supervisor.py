@@ -92,7 +92,9 @@ class Supervisor:
                 return
 
     def _ensure_started(self) -> None:
-        if self._worker is not None and (self._worker.poll() is not None or resident(self._worker.pid) > self.limits.tired):
+        if self._worker is not None and (
+            self._worker.poll() is not None or resident(self._worker.pid) > self.limits.tired
+        ):
             self._stop()
         if self._worker is not None:
             return

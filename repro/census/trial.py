@@ -55,6 +55,10 @@ def observe(model_class: Any, note: Callable[[dict[str, Any]], None]) -> Iterato
     started = time.monotonic()
     try:
         subject = prepare(model_class)
+    except MemoryError as error:
+        for use_reentrant in (False, True):
+            yield {"use_reentrant": use_reentrant, "end": "over its memory limit", "reason": _said(error), "engaged": 0}
+        return
     except NotBuiltError as error:
         for use_reentrant in (False, True):
             yield {"use_reentrant": use_reentrant, "end": verdicts.NOT_BUILT, "reason": str(error), "engaged": 0}
@@ -86,6 +90,8 @@ def prepare(model_class: Any) -> Subject:
             try:
                 given, plain = _trained(model, given)
             except Exception as error:  # a wrong guess at the inputs
+                if isinstance(error, MemoryError) or _OUT_OF_RESOURCES.search(str(error)):
+                    raise MemoryError(_said(error)) from error
                 reasons.append(f"{level}: {what}: {_said(error)}")
                 continue
             how = {"config": level, "inputs": what, "parameters": sum(p.numel() for p in model.parameters())}
@@ -177,7 +183,9 @@ def compared(plain: Gradients, other: Gradients) -> dict[str, Any]:
     }
 
 
-def _checkpointed(subject: Subject, expected: Spy | None, note: Callable[[dict[str, Any]], None]) -> tuple[Spy, dict[str, Any]]:
+def _checkpointed(
+    subject: Subject, expected: Spy | None, note: Callable[[dict[str, Any]], None]
+) -> tuple[Spy, dict[str, Any]]:
     """Run one kind of checkpointing: reentrant when `expected`, what the non-reentrant run saw, is given.
 
     Where tensors travel past the arguments, the run that passes them by position comes first: it ends, and what it

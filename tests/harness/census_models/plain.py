@@ -107,7 +107,6 @@ class EatsMemoryModel(TinyPreTrainedModel):
         self.eaten = []
         while True:
             self.eaten.append(bytearray(b"x" * 2**26))
-            time.sleep(0.01)
 
 
 class RecursesModel(TinyPreTrainedModel):
