@@ -21,7 +21,8 @@ def supporting(modules: list[ModuleType]) -> list[Any]:
     """Return the concrete model classes defined in these modules that say they support gradient checkpointing."""
     from transformers import PreTrainedModel
 
-    found = {}
+    found: dict[str, Any] = {}
+    value: Any
     for module in modules:
         for name, value in vars(module).items():
             if (

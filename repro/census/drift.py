@@ -28,7 +28,7 @@ def build(model_class: Any, config: Any) -> Any:
     return make(config)
 
 
-def config_types() -> tuple[type, ...]:
+def config_types() -> tuple[Any, ...]:
     """Return the configuration base classes. 5.x renames the class and keeps the old name."""
     from transformers import configuration_utils
 

@@ -84,8 +84,8 @@ def _from_recipe(what: tuple[Any, ...]) -> Any:
     kind, *shape = what
     if kind == "no":
         return False
-    if kind == "noise":
-        return torch.randn(*shape)
+    if kind in ("noise", "hidden"):
+        return torch.randn(*shape, requires_grad=kind == "hidden")
     if kind == "ones":
         return torch.ones(*shape, dtype=torch.long)
     return torch.randint(3, 30, tuple(shape))

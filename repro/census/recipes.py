@@ -20,7 +20,7 @@ BASES: Mapping[str, Callable[..., Any]] = {}
 KEEP_WIDTHS = frozenset({"mimi", "encodec", "dac", "kyutai_speech_to_text_codec", "pocket_tts_audio_tokenizer"})
 """Model types whose widths depend on each other in ways that their field names do not show (strided convolutions)."""
 
-_HIDDEN = ("noise", 2, 10, 64)
+_HIDDEN = ("hidden", 2, 10, 64)
 
 INPUTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "SpeechT5Model": {"input_values": _HIDDEN, "decoder_input_values": _HIDDEN},
@@ -42,4 +42,4 @@ INPUTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "MusicgenMelodyForConditionalGeneration": {"input_ids": ("ids", 2, 10), "decoder_input_ids": ("ids", 8, 10)},
     "Phi4MultimodalAudioModel": {"hidden_states": ("noise", 2, 64, 80), "mask": ("ones", 2, 64)},
 }
-"""By model class: inputs for the small configuration, as (noise, ids, ones or no, *shape)."""
+"""By model class: inputs for the small configuration, as (kind, *shape); `hidden` needs a gradient, as it would inside a model."""

@@ -18,7 +18,6 @@ import torch
 import torch.utils.checkpoint
 import transformers.modeling_utils
 
-
 RUNS_PER_CALL = 50
 """Runs of a layer per checkpoint call from which a backward counts as endless; a sound one makes two."""
 

@@ -195,7 +195,8 @@ def _checkpointed(
     facts: dict[str, Any] = {"use_reentrant": use_reentrant, **subject.how}
     if expected is not None and (expected.travelling or expected.cut_off):
         cure = "by_position" if expected.travelling else "with_live_inputs"
-        cured_spy, cured = _run(subject, Spy(**{cure: True}), use_reentrant=True)
+        cured_spy = Spy(by_position=cure == "by_position", with_live_inputs=cure == "with_live_inputs")
+        _, cured = _run(subject, cured_spy, use_reentrant=True)
         cured["engaged"] = cured_spy.calls
         facts[cure] = verdicts.verdict(cured)
         if facts[cure] != verdicts.EQUAL:
@@ -234,7 +235,7 @@ def _run(subject: Subject, spy: Spy, *, use_reentrant: bool) -> tuple[Spy, dict[
 def _raised(error: Exception, spy: Spy) -> dict[str, Any]:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _OUT_OF_RESOURCES.search(str(error)):
         return {"end": "over its memory limit", "reason": _said(error)}
-    if "EndlessError" in type(error).__name__ or spy.runs > 2 * spy.calls and "runs of layers" in str(error):
+    if "EndlessError" in type(error).__name__ or (spy.runs > 2 * spy.calls and "runs of layers" in str(error)):
         return {"end": "timed out", "reason": f"stopped: {error}"}
     if not spy.calls and "not compatible with gradient checkpointing" in str(error):
         return {"end": "completed", "reason": _said(error), "gradients": compared({}, {})}

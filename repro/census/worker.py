@@ -91,7 +91,8 @@ class Chosen:
         for model_class in self._found:
             by_type.setdefault(classes.model_type(model_class), []).append(model_class)
         for members in by_type.values():
-            built, known, tried = 0, set(), 0
+            known: set[str] = set()
+            built, tried = 0, 0
             for model_class in members:
                 if built >= _CLASSES_PER_TYPE or tried >= 2 * _CLASSES_PER_TYPE:
                     break
@@ -113,17 +114,15 @@ def _layers(model_class: Any) -> set[str]:
     """Return the classes of a model's parts that checkpoint; empty when the small model cannot be built."""
     from repro.census import shrink, trial
 
-    for level in shrink.LEVELS[:1]:
-        try:
-            model = trial.build(model_class, level)
-        except Exception:  # told as the reason when the class itself is tried
-            continue
-        return {type(module).__name__ for module in model.modules() if hasattr(module, "gradient_checkpointing")}
-    return set()
+    try:
+        model = trial.build(model_class, shrink.LEVELS[0])
+    except Exception:  # told as the reason when the class itself is tried
+        return set()
+    return {type(module).__name__ for module in model.modules() if hasattr(module, "gradient_checkpointing")}
 
 
 def _private_streams() -> tuple[TextIO, TextIO]:
-    """Keep the supervisor's streams to ourselves: a model that reads gets an end of file, one that prints does no harm."""
+    """Keep the supervisor's streams: a model that reads gets an end of file, one that prints does no harm."""
     requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     with open(os.devnull) as nothing:

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002 - the models that misbehave take no notice of their input
 """A tiny model of known behaviour under reentrant checkpointing, and ones that misbehave in their forward."""
 
 from __future__ import annotations
