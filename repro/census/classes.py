@@ -19,20 +19,21 @@ def modules_of(family: str) -> list[ModuleType]:
 
 def supporting(modules: list[ModuleType]) -> list[Any]:
     """Return the concrete model classes defined in these modules that say they support gradient checkpointing."""
-    from transformers import PreTrainedModel
+    import transformers
 
+    base: Any = transformers.PreTrainedModel
     found: dict[str, Any] = {}
     value: Any
     for module in modules:
         for name, value in vars(module).items():
             if (
                 inspect.isclass(value)
-                and issubclass(value, PreTrainedModel)
+                and issubclass(value, base)
                 and value.__module__ == module.__name__
                 and value.supports_gradient_checkpointing
                 and not name.endswith(("PreTrainedModel", "PretrainedModel"))
                 and getattr(value, "config_class", None) is not None
-                and value.forward is not PreTrainedModel.forward
+                and value.forward is not base.forward
             ):
                 found[name] = value
     return list(found.values())
