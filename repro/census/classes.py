@@ -22,21 +22,22 @@ def supporting(modules: list[ModuleType]) -> list[Any]:
     import transformers
 
     base: Any = transformers.PreTrainedModel
-    found: dict[str, Any] = {}
-    value: Any
-    for module in modules:
-        for name, value in vars(module).items():
-            if (
-                inspect.isclass(value)
-                and issubclass(value, base)
-                and value.__module__ == module.__name__
-                and value.supports_gradient_checkpointing
-                and not name.endswith(("PreTrainedModel", "PretrainedModel"))
-                and getattr(value, "config_class", None) is not None
-                and value.forward is not base.forward
-            ):
-                found[name] = value
-    return list(found.values())
+    found = (
+        value
+        for module in modules
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, base) and value.__module__ == module.__name__
+    )
+    return [model_class for model_class in dict.fromkeys(found) if _is_concrete(model_class, base)]
+
+
+def _is_concrete(model_class: Any, base: Any) -> bool:
+    return bool(
+        model_class.supports_gradient_checkpointing
+        and not model_class.__name__.endswith(("PreTrainedModel", "PretrainedModel"))
+        and getattr(model_class, "config_class", None) is not None
+        and model_class.forward is not base.forward
+    )
 
 
 def by_preference(classes: list[Any]) -> list[Any]:

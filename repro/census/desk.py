@@ -1,4 +1,4 @@
-"""Running the census from the desk: asks an environment what it has, starts pytest there, resumes what was cut short."""
+"""Running the census from the desk: ask an environment what it has, start pytest there, go on from what is stored."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def disable_checkpointing(model: Any) -> None:
 
 
 def build(model_class: Any, config: Any) -> Any:
-    """Build a model with random weights. `_from_config` sets what the constructor alone leaves out (dtype, attention)."""
+    """Build a model with random weights. `_from_config` sets what the constructor leaves out (dtype, attention)."""
     make = getattr(model_class, "_from_config", None) or model_class
     return make(config)
 

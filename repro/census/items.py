@@ -1,4 +1,4 @@
-"""The census as pytest items: one per model family. `repro census` runs this file, `tests/failures/test_census.py` imports it.
+"""The census as pytest items, one per model family: `repro census` runs this file in the environment it judges.
 
 An item passes when every class of its family has a result; what the results are is for the census to tell, not to
 assert: a class that loses gradients is a finding, not a broken harness.

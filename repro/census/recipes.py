@@ -42,4 +42,6 @@ INPUTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "MusicgenMelodyForConditionalGeneration": {"input_ids": ("ids", 2, 10), "decoder_input_ids": ("ids", 8, 10)},
     "Phi4MultimodalAudioModel": {"hidden_states": ("noise", 2, 64, 80), "mask": ("ones", 2, 64)},
 }
-"""By model class: inputs for the small configuration, as (kind, *shape); `hidden` needs a gradient, as it would inside a model."""
+"""By model class: inputs for the small configuration, as (kind, *shape).
+
+`hidden` needs a gradient, as it would inside a model."""

@@ -1,4 +1,4 @@
-"""The smallest configuration that a configuration class allows: its own defaults, scaled down by the names of the fields.
+"""The smallest configuration that a configuration class allows: its defaults, scaled down by the names of the fields.
 
 Widths all become the same number, so that what had to be equal stays equal; the levels differ in how much they dare.
 A family that no level suits has a recipe (`repro.census.recipes`).
@@ -48,7 +48,7 @@ _PINNED_TO_ZERO = re.compile(
 
 @dataclass
 class Shrinker:
-    """Scales one tree of configurations down. Token ids are mapped once for the whole tree, so that they stay in step."""
+    """Scales one tree of configurations down. Token ids are mapped once for the whole tree, so that they agree."""
 
     level: str
     tokens: dict[int, int] = field(default_factory=dict)

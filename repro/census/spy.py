@@ -1,13 +1,15 @@
 """Watching the checkpoint function: how often it is called, and which live tensors travel past its arguments.
 
-Reentrant checkpointing cuts the graph at tensors that are positional arguments of their own. A tensor that needs a gradient and
-travels in a keyword, in a closure, or inside a positional tuple keeps its live graph. `Spy` names such tensors, and with
-`by_position=True` passes them as arguments of their own instead: if that cures a model, the mechanism is proved. Where no argument
-of its own needs a gradient, reentrant checkpointing gives the layer's parameters none; `with_live_inputs=True` makes one need it.
+Reentrant checkpointing cuts the graph at tensors that are positional arguments of their own. A tensor that needs a
+gradient and travels in a keyword, in a closure, or inside a positional tuple keeps its live graph. `Spy` names such
+tensors, and with `by_position=True` passes them as arguments of their own instead: if that cures a model, the mechanism
+is proved. Where no argument of its own needs a gradient, reentrant checkpointing gives the layer's parameters none;
+`with_live_inputs=True` makes one need it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -129,10 +131,8 @@ def _cells(function: Any) -> list[tuple[str, Any]]:
         return []
     found = []
     for name, cell in zip(code.co_freevars, closure, strict=True):
-        try:
+        with contextlib.suppress(ValueError):  # not bound yet
             found.append((name, cell.cell_contents))
-        except ValueError:  # not bound yet
-            continue
     return found
 
 

@@ -74,7 +74,8 @@ def _symptom(facts: Facts) -> str:
         return f"{raised['type']}: {raised['message'].splitlines()[0][:200] if raised['message'] else ''}"
     gradients = facts["gradients"]
     if gradients["missing"]:
-        return f"{gradients['missing']} of {gradients['parameters']} parameters without gradient, e.g. {gradients['missing_names'][0]}"
+        lost = f"{gradients['missing']} of {gradients['parameters']} parameters without gradient"
+        return f"{lost}, e.g. {gradients['missing_names'][0]}"
     return (
         f"{gradients['wrong']} of {gradients['parameters']} gradients differ, worst {gradients['worst_name']} "
         f"({gradients['worst_ratio']:.3g} times the tolerance)"
