@@ -87,6 +87,8 @@ class Supervisor:
                 else:
                     seen.append(event["use_reentrant"])
                     yield {**event, "peak_rss": self.peak}
+            if not noted:
+                ended = {"end": "not built", "reason": f"without checkpointing: {ended['end']}, {ended['reason']}"}
             yield from _ended({"class": "", "model": family, **(began or {}), **noted}, seen, ended, self.peak)
             if began is None:
                 return
@@ -127,7 +129,8 @@ class Supervisor:
         self.versions = {key: str(event[key]) for key in ("transformers", "torch")}
 
     def _send(self, request: dict[str, Any]) -> None:
-        assert self._worker is not None and self._worker.stdin is not None
+        assert self._worker is not None
+        assert self._worker.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # a dead worker is met when its answer is read
             self._worker.stdin.write(json.dumps(request) + "\n")
             self._worker.stdin.flush()
@@ -176,7 +179,7 @@ def resident(pid: int) -> int:
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except FileNotFoundError:
-        if sys.platform == "linux":
+        if os.path.isdir("/proc/self"):
             return 0
         said = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=False)
         return int(said.stdout or 0) * 1024
@@ -192,7 +195,10 @@ def _pump(stream: Any, events: queue.Queue[dict[str, Any] | None]) -> None:
 
 
 def _ended(began: dict[str, Any], seen: list[bool], ended: dict[str, Any], peak: int) -> Iterator[dict[str, Any]]:
-    """Yield facts for what was running. What the same class would have done afterwards did not run, and says so."""
+    """Yield facts for what was running. What the same class would have done afterwards did not run, and says so.
+
+    Only a class whose plain model has trained can fail by its checkpointing; any other could not be built.
+    """
     first = True
     for use_reentrant in (False, True):
         if use_reentrant in seen:

@@ -22,7 +22,7 @@ MAX_PARAMETERS = 120_000_000
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
 """Tolerance per element: `RELATIVE` of the largest element of that parameter's plain gradient plus `ABSOLUTE` of the
-largest of all. Reentrant recomputation differs by some 3e-7 in fp32, a lost or doubled path by orders of magnitude more."""
+largest of all. Reentrant recomputation differs by some 3e-7 in fp32, a lost or doubled path by far more."""
 
 _OUT_OF_RESOURCES = re.compile("allocate memory|Resource temporarily unavailable")
 """What torch says when the kernel refuses memory, or a thread: nested backwards start threads without end."""
@@ -50,19 +50,18 @@ class Subject:
 def observe(model_class: Any, note: Callable[[dict[str, Any]], None]) -> Iterator[dict[str, Any]]:
     """Yield the facts of one class: one set for non-reentrant and one for reentrant checkpointing.
 
-    `note` is called with what is known before a run that may take the process down.
+    `note` is called with what is known before a run that may take the process down; the first time when the plain
+    model has trained: what ends a process before that says nothing about checkpointing.
     """
     started = time.monotonic()
     try:
         subject = prepare(model_class)
-    except MemoryError as error:
+    except (NotBuiltError, MemoryError) as error:
+        reason = str(error) if isinstance(error, NotBuiltError) else f"without checkpointing: {_said(error)}"
         for use_reentrant in (False, True):
-            yield {"use_reentrant": use_reentrant, "end": "over its memory limit", "reason": _said(error), "engaged": 0}
+            yield {"use_reentrant": use_reentrant, "end": verdicts.NOT_BUILT, "reason": reason, "engaged": 0}
         return
-    except NotBuiltError as error:
-        for use_reentrant in (False, True):
-            yield {"use_reentrant": use_reentrant, "end": verdicts.NOT_BUILT, "reason": str(error), "engaged": 0}
-        return
+    note(dict(subject.how))
     spy = None
     for _ in ("non-reentrant", "reentrant"):
         spy, facts = _checkpointed(subject, spy, note)
@@ -102,7 +101,7 @@ def prepare(model_class: Any) -> Subject:
 
 
 def build(model_class: Any, level: str) -> Any:
-    """Build the small model of a class, in training mode, with all its dropout off. Raises ValueError when too large."""
+    """Build the small model of a class, in training mode, without dropout. Raises ValueError when too large."""
     config = shrink.small_config(model_class.config_class, level)
     if level != "small":
         with torch.device("meta"):
@@ -243,7 +242,7 @@ def _raised(error: Exception, spy: Spy) -> dict[str, Any]:
 
 
 def _trained(model: Any, given: inputs.Inputs) -> tuple[inputs.Inputs, Gradients]:
-    """Return inputs, corrected where the model asks for placeholder tokens, and the gradients of two equal plain runs."""
+    """Return inputs, corrected where a model asks for placeholder tokens, and the gradients of two equal plain runs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

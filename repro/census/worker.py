@@ -2,8 +2,8 @@
 
 Each line of standard input is a request `{"family", "every_class", "skip"}`; each line of standard output is an event:
 `ready` once the library is imported, `began` (with the class) before a class, `facts` per class and kind of
-checkpointing, `family done`. A model must not be able to disturb this: it gets an empty standard input, and what it prints goes to
-standard error. The kernel bounds its memory as well, in case it grows faster than the supervisor looks.
+checkpointing, `family done`. A model must not be able to disturb this: it gets an empty standard input, and what it
+prints goes to standard error. The kernel bounds its memory as well, in case it grows faster than the supervisor looks.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _family(request: dict[str, Any], tell: Any) -> Iterator[dict[str, Any]]:
             facts = {"use_reentrant": use_reentrant, "end": "not built", "reason": reason, "engaged": 0}
             yield {"class": "", "model": request["family"], **facts}
         return
-    chosen = found if request["every_class"] else _worthwhile(found)
+    chosen = found if request["every_class"] else Chosen(found)
     for model_class in chosen:
         if model_class.__name__ in request["skip"]:
             continue
@@ -69,17 +69,17 @@ def _family(request: dict[str, Any], tell: Any) -> Iterator[dict[str, Any]]:
             built = facts["end"] != "not built"
             yield {**name, **facts}
         if isinstance(chosen, Chosen):
-            chosen.judged(model_class, built=built)
+            chosen.judged(built=built)
 
 
 class Chosen:
-    """The classes that stand for their model types: the first that can be built, and one more with layers of its own."""
+    """The classes that stand for their model types: the first that can be built, and one more with other layers."""
 
     def __init__(self, found: list[Any]) -> None:
         self._found = found
         self._last_built = False
 
-    def judged(self, model_class: Any, *, built: bool) -> None:
+    def judged(self, *, built: bool) -> None:
         """Learn whether the class just handed out could be built."""
         self._last_built = built
 
@@ -104,10 +104,6 @@ class Chosen:
                 if self._last_built:
                     built += 1
                     known |= layers
-
-
-def _worthwhile(found: list[Any]) -> Chosen:
-    return Chosen(found)
 
 
 def _layers(model_class: Any) -> set[str]:

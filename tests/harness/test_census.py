@@ -12,15 +12,23 @@ from hypothesis import strategies as st
 from repro.census import compare, desk, families, verdicts
 from repro.census.supervisor import Limits, Supervisor, resident
 
-MODELS = "tests.harness.census_models.plain"
+MODELS = "tests.harness.census_models.{}"
+
+
+Seen = dict[tuple[str, bool], dict[str, Any]]
+
+
+def judged(module: str) -> Seen:
+    """Judge all models of a module, under limits small enough to be met."""
+    with Supervisor(Limits(seconds=10.0, memory=1_300_000_000)) as supervisor:
+        facts = list(supervisor.judge(MODELS.format(module), every_class=True))
+    return {(item["class"], item["use_reentrant"]): item for item in facts}
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[tuple[str, bool], dict[str, Any]]:
-    """Judge all models of the module once, under limits small enough to be met."""
-    with Supervisor(Limits(seconds=10.0, memory=1_300_000_000)) as supervisor:
-        facts = list(supervisor.judge(MODELS, every_class=True))
-    return {(item["class"], item["use_reentrant"]): item for item in facts}
+def seen() -> Seen:
+    """Judge the plain models once: one process, and another after the last."""
+    return judged("plain")
 
 
 @pytest.mark.parametrize(
@@ -33,8 +41,6 @@ def seen() -> dict[tuple[str, bool], dict[str, Any]]:
         ("DeafModel", "not engaged", "not engaged"),
         ("DoubledModel", "gradients wrong", "gradients wrong"),
         ("SegfaultModel", "crashed", "crashed"),
-        ("HangsModel", "timed out", "timed out"),
-        ("EatsMemoryModel", "over its memory limit", "over its memory limit"),
         ("RecursesModel", "not built", "not built"),
         ("ReadsInputModel", "not built", "not built"),
     ],
@@ -58,10 +64,20 @@ def test_a_layer_cut_off_from_the_graph_is_named_and_proved(seen: Any) -> None:
 
 def test_what_ended_a_model_is_said(seen: Any) -> None:
     assert "SIGSEGV" in verdicts.detail(seen["SegfaultModel", False])
-    assert "10 s" in verdicts.detail(seen["HangsModel", False])
-    assert "not run" in verdicts.detail(seen["HangsModel", True])
+    assert "not run" in verdicts.detail(seen["SegfaultModel", True])
     assert "EOF" in verdicts.detail(seen["ReadsInputModel", False])
     assert "RecursionError" in verdicts.detail(seen["RecursesModel", False])
+
+
+@pytest.mark.slow
+def test_only_what_ends_a_model_under_checkpointing_counts_against_its_checkpointing() -> None:
+    seen = judged("fatal")
+    assert verdicts.verdict(seen["HangsModel", False]) == "timed out"
+    assert "10 s" in verdicts.detail(seen["HangsModel", False])
+    assert verdicts.verdict(seen["EatsMemoryModel", False]) == "over its memory limit"
+    for name in ("SegfaultsAnywayModel", "EatsMemoryAnywayModel"):
+        assert verdicts.verdict(seen[name, False]) == "not built"
+        assert verdicts.detail(seen[name, False]).startswith("without checkpointing: ")
 
 
 def test_engagement_is_counted(seen: Any) -> None:

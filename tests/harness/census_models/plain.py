@@ -1,10 +1,12 @@
 # ruff: noqa: ARG002 - the models that misbehave take no notice of their input
-"""A tiny model of known behaviour under reentrant checkpointing, and ones that misbehave in their forward."""
+"""Tiny models of known behaviour under reentrant checkpointing, and ones that misbehave in their forward.
+
+The one that ends its process comes last: a new process has to import the library again.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import time
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 
-class TinyConfig(PretrainedConfig):  # type: ignore[misc]
+class TinyConfig(PretrainedConfig):
     model_type = "census-tiny"
 
     def __init__(self, hidden_size: int = 64, num_hidden_layers: int = 2, vocab_size: int = 50, **kwargs: Any) -> None:
@@ -30,7 +32,7 @@ class _Layer(nn.Module):
         return torch.tanh(self.linear(hidden) + (0.0 if bias is None else bias * hidden))
 
 
-class TinyPreTrainedModel(PreTrainedModel):  # type: ignore[misc]
+class TinyPreTrainedModel(PreTrainedModel):
     config_class = TinyConfig
     base_model_prefix = "tiny"
     supports_gradient_checkpointing = True
@@ -93,23 +95,6 @@ class DoubledModel(TinyPreTrainedModel):
         return BaseModelOutput(last_hidden_state=self._run(self.layers[0], hidden * factor))
 
 
-class SegfaultModel(TinyPreTrainedModel):
-    def forward(self, input_ids: Any) -> Any:
-        ctypes.string_at(0)
-
-
-class HangsModel(TinyPreTrainedModel):
-    def forward(self, input_ids: Any) -> Any:
-        time.sleep(3600)
-
-
-class EatsMemoryModel(TinyPreTrainedModel):
-    def forward(self, input_ids: Any) -> Any:
-        self.eaten = []
-        while True:
-            self.eaten.append(bytearray(b"x" * 2**26))
-
-
 class RecursesModel(TinyPreTrainedModel):
     def forward(self, input_ids: Any) -> Any:
         return self.forward(input_ids)
@@ -123,4 +108,11 @@ class ReadsInputModel(TinyPreTrainedModel):
 class PrintsModel(SoundModel):
     def forward(self, input_ids: Any) -> Any:
         print('{"event": "nonsense"}', flush=True)
+        return super().forward(input_ids)
+
+
+class SegfaultModel(SoundModel):
+    def forward(self, input_ids: Any) -> Any:
+        if self.gradient_checkpointing:
+            ctypes.string_at(0)
         return super().forward(input_ids)
