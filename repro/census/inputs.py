@@ -86,9 +86,18 @@ def _from_recipe(what: tuple[Any, ...]) -> Any:
         return False
     if kind in ("noise", "hidden"):
         return torch.randn(*shape, requires_grad=kind == "hidden")
-    if kind == "ones":
-        return torch.ones(*shape, dtype=torch.long)
+    if kind == "are":
+        return torch.tensor(shape[0])
+    if kind in ("ones", "yes"):
+        return torch.ones(*shape, dtype=torch.long if kind == "ones" else torch.bool)
+    if kind == "grid":
+        return _grid(*shape)
     return torch.randint(3, 30, tuple(shape))
+
+
+def _grid(batch: int, columns: int, rows: int) -> Any:
+    places = torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="ij")
+    return torch.stack(places, -1).reshape(1, columns * rows, 2).expand(batch, -1, -1)
 
 
 def _layouts(chosen: list[str], config: Any) -> int:
@@ -232,8 +241,7 @@ def _value(name: str, config: Any, layout: int) -> Any:
     if name == "decoder_input_values":
         return torch.randn(BATCH, LENGTH, int(find(config, "num_mel_bins", default=80)))
     if name == "pixel_position_ids":
-        side = torch.arange(16)
-        return torch.stack(torch.meshgrid(side, side, indexing="ij"), -1).reshape(1, 256, 2).expand(BATCH, -1, -1)
+        return _grid(BATCH, 16, 16)
     if name in ("input_features", "audio_features"):
         return _features(config, layout)
     if name in ("input_values", "audio_values", "input_audio"):
