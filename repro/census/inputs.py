@@ -88,8 +88,8 @@ def _from_recipe(what: tuple[Any, ...]) -> Any:
         return torch.randn(*shape, requires_grad=kind == "hidden")
     if kind == "are":
         return torch.tensor(shape[0])
-    if kind in ("ones", "yes"):
-        return torch.ones(*shape, dtype=torch.long if kind == "ones" else torch.bool)
+    if kind == "ones":
+        return torch.ones(*shape, dtype=torch.long)
     if kind == "grid":
         return _grid(*shape)
     return torch.randint(3, 30, tuple(shape))

@@ -19,12 +19,17 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "Dots3NoteAudioConfig": {"adapter_input_size": 64, "adapter_out_dim": 64},
     "Dots3NoteVisionConfig": {"adapter_in_dim": 64, "adapter_out_dim": 64},
     "MoonshineStreamingConfig": {"num_key_value_heads": 4, "num_attention_heads": 4},
+    "Data2VecVisionConfig": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]},
+    "MoshiDepthConfig": {"input_size": 64},
+    "NemotronH_Omni_Reasoning_V3_Config": {"vision_config": {"video_temporal_patch_size": 2}},
+    "VitsConfig": {"speaking_rate": 100.0},
+    "Qwen3OmniMoeCode2WavConfig": {"decoder_dim": 64},
     "MuseSparkAudioConfig": {"num_hidden_layers": 4, "hidden_sizes": [32, 32, 64, 64], "depths": [1, 1, 1, 1]},
     "MuseSparkConfig": {
         "audio_config": {"num_hidden_layers": 4, "hidden_sizes": [32, 32, 64, 64], "depths": [1, 1, 1, 1]}
     },
     "Qwen3OmniMoeTalkerTextConfig": {"shared_expert_intermediate_size": 64},
-    "Qwen3OmniMoeTalkerConfig": {"text_config": {"shared_expert_intermediate_size": 64}},
+    "Qwen3OmniMoeTalkerConfig": {"spatial_merge_size": 2, "text_config": {"shared_expert_intermediate_size": 64}},
     "Gemma3nTextConfig": {"num_kv_shared_layers": 0},
     "SeamlessM4Tv2Config": {
         "variance_predictor_embed_dim": 64,
@@ -56,6 +61,12 @@ KEEP_WIDTHS = frozenset(
 _HIDDEN = ("hidden", 2, 10, 64)
 _PACKED_SPEECH = {"input_features": ("noise", 128, 128), "feature_lens": ("are", [64, 64])}
 _STREAMED_SPEECH = {"input_ids": ("ids", 2, 8), "input_features": ("noise", 2, 128, 64)}
+_MASKED_SPEECH = {
+    "input_ids": ("ids", 2, 10),
+    "input_features": ("noise", 2, 64, 128),
+    "input_features_mask": ("ones", 2, 64),
+}
+_SPELLED = {"char_input_ids": ("ids", 2, 20), "char_count_per_id": ("are", [[2] * 10] * 2)}
 _TWO_IMAGES = {"grid_thw": ("are", [[1, 4, 4], [1, 4, 4]])}
 
 INPUTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
@@ -65,21 +76,39 @@ INPUTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "SpeechT5DecoderWithoutPrenet": {"input_values": _HIDDEN, "encoder_hidden_states": _HIDDEN},
     "SpeechT5DecoderWithTextPrenet": {"input_values": ("ids", 2, 10), "encoder_hidden_states": _HIDDEN},
     "SpeechEncoderDecoderModel": {"input_values": ("noise", 2, 8000), "decoder_input_ids": ("ids", 2, 10)},
-    "NeuCodecModel": {"input_features": ("noise", 1, 64, 160), "input_values": ("noise", 1, 1, 16000)},
+    "NeuCodecModel": {"input_features": ("noise", 1, 50, 64), "input_values": ("noise", 1, 1, 16000)},
     "FunAsrNanoEncoder": {"input_features": ("noise", 2, 64, 560), "input_features_mask": ("ones", 2, 64)},
     "GraniteSpeech5ForCTC": {"input_features": ("noise", 2, 64, 320)},
     "GraniteSpeech5Encoder": {"input_features": ("noise", 2, 64, 320)},
     "AudioFlamingo3Encoder": {"input_features": ("noise", 2, 128, 64), "input_features_mask": ("ones", 2, 64)},
-    "Dots3NoteAudioModel": {"input_features": ("noise", 2, 128, 64), "chunk_sample_lengths": ("are", [10240, 10240])},
+    "Dots3NoteAudioModel": {"input_features": ("noise", 2, 64, 64), "chunk_sample_lengths": ("are", [10240, 10240])},
     "Qwen2_5OmniAudioEncoder": _PACKED_SPEECH,
     "Qwen3OmniMoeAudioEncoder": _PACKED_SPEECH,
     "Qwen2_5OmniVisionEncoder": {"hidden_states": ("noise", 32, 1176), **_TWO_IMAGES},
     "Qwen3OmniMoeVisionEncoder": {"hidden_states": ("noise", 32, 1536), **_TWO_IMAGES},
     "MuseSparkVisionModel": {"pixel_values": ("noise", 32, 1176), **_TWO_IMAGES},
     "MoshiDepthDecoder": {"input_ids": ("ids", 2, 4), "last_hidden_state": ("hidden", 2, 4, 64)},
+    "Dots3NoteVisionModel": {"pixel_values": ("noise", 32, 588), **_TWO_IMAGES},
+    "MuseSparkAudioModel": {"input_values": ("noise", 2, 3840)},
+    "Qwen3OmniMoeCode2Wav": {"codes": ("ids", 2, 16, 4)},
+    "Nemotron3_5TranscribeForConditionalGeneration": _MASKED_SPEECH,
+    "Nemotron3_5TranscribeModel": _MASKED_SPEECH,
+    "Xcodec2Model": {"input_features": ("noise", 2, 25, 64), "input_values": ("noise", 2, 1, 8000)},
+    "WhisperDecoderWrapper": {"input_ids": ("ids", 2, 10), "encoder_hidden_states": _HIDDEN},
+    "SeamlessM4Tv2TextToUnitModel": {"inputs_embeds": _HIDDEN, **_SPELLED},
+    "SeamlessM4Tv2TextToUnitForConditionalGeneration": {"inputs_embeds": _HIDDEN, **_SPELLED},
+    "SeamlessM4Tv2TextToUnitDecoder": {"encoder_hidden_states": _HIDDEN, **_SPELLED},
+    "Qwen2_5OmniToken2WavDiTModel": {
+        "hidden_states": ("noise", 2, 8, 80),
+        "condition_vector": ("noise", 2, 16, 80),
+        "speaker_embedding": ("noise", 2, 8, 192),
+        "quantized_code": ("ids", 2, 4),
+        "time_step": ("noise", 2),
+    },
+    "Qwen2_5OmniToken2WavBigVGANModel": {"mel_spectrogram": ("noise", 1, 80, 4)},
     "MimiDecoderModel": {"latents": ("noise", 2, 512, 8)},
-    "PocketTTSAudioTokenizerDecoderModel": {"latents": ("noise", 2, 8, 32)},
-    "Gemma3nAudioEncoder": {"audio_mel": ("noise", 2, 64, 128), "audio_mel_mask": ("yes", 2, 64)},
+    "PocketTTSAudioTokenizerDecoderModel": {"latents": ("noise", 2, 512, 8)},
+    "Gemma3nAudioEncoder": {"audio_mel": ("noise", 2, 64, 128), "audio_mel_mask": ("are", [[False] * 64] * 2)},
     "Gemma4AudioModel": {"input_features": ("noise", 2, 64, 128), "attention_mask": ("ones", 2, 64)},
     "Gemma4VisionModel": {"pixel_values": ("noise", 2, 36, 768), "pixel_position_ids": ("grid", 2, 6, 6)},
     "PeAudioModel": {"input_ids": ("ids", 2, 10), "input_values": ("noise", 2, 1, 8000)},

@@ -21,6 +21,7 @@ LEVELS = ("small", "wide", "shallow")
 _SIZES = {"small": (64, 4, 2, 16), "wide": (256, 2, 1, 128)}
 LAYERS, VOCABULARY, POSITIONS = 2, 128, 512
 EXPERTS, EXPERTS_USED = 4, 2
+FILTERS = 8
 
 _LAYERS = re.compile(r"(^|_)(n|num)_(\w+_)?(layers?|blocks)$|_layers$|^(n_layer|num_layers|depth|num_blocks)$|_depth$")
 _NOT_LAYERS = re.compile(
@@ -97,8 +98,10 @@ class Shrinker:
             return min(value, EXPERTS_USED)
         if re.search(r"(num|n)_(\w+_)?experts$", name):
             return min(value, EXPERTS)
-        if re.search(r"^(n_group|topk_group)$", name):
+        if re.search(r"^(n_groups?|mamba_n(um)?_groups|topk_group)$", name):
             return 1
+        if name == "num_filters":
+            return min(value, FILTERS)
         if _GROUPS.search(name):
             heads = [v for n, v in values.items() if n in ("num_attention_heads", "num_heads", "n_head") and v]
             return some_heads if value in heads else min(value, groups)

@@ -126,7 +126,9 @@ def gradients(model: Any, given: inputs.Inputs) -> Gradients:
     """Run one seeded forward and backward and return the gradient of each parameter that got one."""
     model.zero_grad(set_to_none=True)
     _seed()
-    loss = loss_of(model(**given))
+    # Fresh tensors each time: some models write into what they are given.
+    fresh = {name: _copied(value) for name, value in given.items()}
+    loss = loss_of(model(**fresh))
     loss.backward()
     found = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad(set_to_none=True)
@@ -286,6 +288,12 @@ def _seeded_guesses(model: Any, reasons: list[str]) -> Iterator[tuple[str, input
         yield from inputs.guesses(model)
     except Exception as error:  # a configuration that has a field, but not of the usual meaning
         reasons.append(f"making inputs: {_said(error)}")
+
+
+def _copied(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone().requires_grad_(value.requires_grad)
 
 
 def _floats(output: Any, name: str = "") -> Iterator[Any]:
