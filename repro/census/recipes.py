@@ -22,6 +22,8 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "Data2VecVisionConfig": {"num_hidden_layers": 4, "out_indices": [1, 2, 3, 4]},
     "MoshiDepthConfig": {"input_size": 64},
     "NemotronH_Omni_Reasoning_V3_Config": {"vision_config": {"video_temporal_patch_size": 2}},
+    "NeuCodecConfig": {"quantization_dim": 128},
+    "Xcodec2Config": {"quantization_dim": 128},
     "VitsConfig": {"speaking_rate": 100.0},
     "Qwen3OmniMoeCode2WavConfig": {"decoder_dim": 64},
     "MuseSparkAudioConfig": {"num_hidden_layers": 4, "hidden_sizes": [32, 32, 64, 64], "depths": [1, 1, 1, 1]},
