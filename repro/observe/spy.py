@@ -18,12 +18,23 @@ import torch.utils.checkpoint
 
 CHECKPOINT = torch.utils.checkpoint.checkpoint
 
+RUNS_PER_CALL = 8
+"""Runs of checkpointed code per call from which a backward counts as endless: a sound one makes two.
+
+Small, because each nested backward takes a thread of its own past a depth of 60, and a process with those cannot end well.
+"""
+
+
+class EndlessError(RuntimeError):
+    """Checkpointed code is recomputed without an end: each backward walks into another."""
+
 
 @dataclass
 class Sightings:
     """What the checkpoint function was seen to do. Counts are of calls."""
 
     calls: int = 0
+    runs: int = 0
     modes: set[str] = field(default_factory=set)
     arguments: set[str] = field(default_factory=set)
     live_keywords: dict[str, int] = field(default_factory=dict)
@@ -33,6 +44,7 @@ class Sightings:
         """Return the sightings as JSON values."""
         return {
             "checkpoint_calls": self.calls,
+            "checkpoint_runs": self.runs,
             "checkpoint_modes": sorted(self.modes),
             "use_reentrant_argument": sorted(self.arguments),
             "live_keywords": sorted(self.live_keywords),
@@ -66,10 +78,26 @@ def _mode(result: Any) -> str:
     return "reentrant" if "CheckpointFunctionBackward" in names else "non-reentrant"
 
 
+def _holding(function: Callable[..., Any]) -> list[Any]:
+    return [m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get("checkpoint") is function]
+
+
 @contextlib.contextmanager
 def watching() -> Iterator[Sightings]:
-    """Watch every call of `torch.utils.checkpoint.checkpoint` inside the block, by whichever name a module holds it."""
+    """Watch every call of `torch.utils.checkpoint.checkpoint` inside the block, by whichever name a module holds it.
+
+    A backward that recomputes without an end is stopped by an EndlessError.
+    """
     seen = Sightings()
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **keywords: Any) -> Any:
+            seen.runs += 1
+            if seen.runs > RUNS_PER_CALL * seen.calls:
+                raise EndlessError(f"{seen.runs} runs of checkpointed code in {seen.calls} calls")
+            return function(*args, **keywords)
+
+        return run
 
     def spying(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         seen.calls += 1
@@ -80,15 +108,15 @@ def watching() -> Iterator[Sightings]:
         for index, value in enumerate(args):
             if any(tensor.requires_grad for tensor in _tensors(value)):
                 seen.live_positional[index] = seen.live_positional.get(index, 0) + 1
-        result = CHECKPOINT(function, *args, **keywords)
+        result = CHECKPOINT(counted(function), *args, **keywords)
         seen.modes.add(_mode(result))
         return result
 
-    holders = [m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get("checkpoint") is CHECKPOINT]
-    for module in holders:
+    for module in _holding(CHECKPOINT):
         module.__dict__["checkpoint"] = spying
     try:
         yield seen
     finally:
-        for module in holders:
+        # A module that was first imported inside the block took the spy for the function itself.
+        for module in _holding(spying):
             module.__dict__["checkpoint"] = CHECKPOINT
