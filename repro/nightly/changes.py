@@ -102,10 +102,12 @@ def _of_failure(
 ) -> Iterator[Change]:
     pairs, gone, fresh = _paired(before, after)
     for one, other in pairs:
-        yield from _outcomes(failure, one, other)
-        yield from _gradients(failure, one, other)
+        then, now = _observed(failure, one), _observed(failure, other)
+        yield from _outcomes(failure, one, other, then, now)
+        yield from _undeclared(failure, other, then, now)
+        yield from _gradients(failure, other, then, now)
     for cell in fresh:
-        yield from _undeclared(failure, None, cell)
+        yield from _undeclared(failure, cell, {}, _observed(failure, cell))
         yield Change(COVERED, failure.id, *_where(cell), after=_status(failure, cell))
     for cell in gone:
         yield Change(GONE, failure.id, *_where(cell), before=_status(failure, cell))
@@ -135,13 +137,24 @@ def _status(failure: Failure, cell: Cell) -> str | None:
     return cell.outcome_of(failure, failure.reported).name
 
 
-def _observed(failure: Failure, cell: Cell) -> dict[str, tuple[Trial, Outcome]]:
-    """Return every trial that a cell has records of, with its outcome."""
-    found = {}
-    for name, records in cell.observations.items():
-        trial = Trial(failure.id, records[-1]["scope"], Configuration(records[-1]["configuration"]), name)
-        found[name] = (trial, cell.outcome(failure, trial))
-    return found
+Observed = Mapping[str, Outcome]
+"""What a cell has records of, by the id of the trial."""
+
+_NOWHERE = Configuration({})
+
+
+def _observed(failure: Failure, cell: Cell) -> Observed:
+    """Return the outcome of every trial that a cell has records of. An outcome is looked up by the trial's id alone."""
+    return {
+        name: cell.outcome(failure, Trial(failure.id, records[-1]["scope"], _NOWHERE, name))
+        for name, records in cell.observations.items()
+    }
+
+
+def _trial(failure: Failure, cell: Cell, name: str) -> Trial:
+    """Return a trial as it was stored, which may be one that is no longer declared."""
+    stored = cell.observations[name][-1]
+    return Trial(failure.id, stored["scope"], Configuration(stored["configuration"]), name)
 
 
 def _declared(failure: Failure, cell: Cell, trial: Trial) -> str | None:
@@ -154,21 +167,20 @@ def _declared(failure: Failure, cell: Cell, trial: Trial) -> str | None:
         return None
 
 
-def _outcomes(failure: Failure, one: Cell, other: Cell) -> Iterator[Change]:
-    then, now = _observed(failure, one), _observed(failure, other)
+def _outcomes(failure: Failure, one: Cell, other: Cell, then: Observed, now: Observed) -> Iterator[Change]:
     moved: dict[tuple[str, str | None, str | None, str | None], list[Trial]] = defaultdict(list)
-    for name, (trial, outcome) in now.items():
-        before = then[name][1].name if name in then else None
+    for name, outcome in now.items():
+        before = then[name].name if name in then else None
         if before is not None and before != outcome.name:
-            kind = _kind(before, outcome.name)
+            kind, trial = _kind(before, outcome.name), _trial(failure, other, name)
             moved[kind, before, outcome.name, _declared(failure, other, trial)].append(trial)
-    lost = [trial for name, (trial, outcome) in then.items() if name not in now and outcome.name is not None]
+    gone = [name for name, outcome in then.items() if name not in now and outcome.name is not None]
+    lost = [_trial(failure, one, name) for name in gone]
     if lost:
         moved[UNOBSERVED, None, None, None] += lost
     for (kind, before, after, declared), trials in moved.items():
         detail = f"torch {one.torch} before" if one.torch != other.torch else ""
         yield _grouped(kind, failure, other, trials, before=before, after=after, declared=declared, detail=detail)
-    yield from _undeclared(failure, one, other)
 
 
 def _kind(before: str, after: str | None) -> str:
@@ -181,16 +193,16 @@ def _kind(before: str, after: str | None) -> str:
     return OTHERWISE
 
 
-def _undeclared(failure: Failure, one: Cell | None, other: Cell) -> Iterator[Change]:
+def _undeclared(failure: Failure, other: Cell, then: Observed, now: Observed) -> Iterator[Change]:
     """Tell outcomes that the trigger does not predict, but for those that were the same before."""
-    then = _observed(failure, one) if one else {}
     wrong: dict[tuple[str, str], list[Trial]] = defaultdict(list)
-    for name, (trial, outcome) in _observed(failure, other).items():
-        declared = _declared(failure, other, trial)
-        if declared is None or outcome.name in (None, declared):
+    for name, outcome in now.items():
+        if outcome.name is None or (name in then and then[name].name is not None):
             continue
-        if name not in then or then[name][1].name is None:
-            wrong[declared, str(outcome.name)].append(trial)
+        trial = _trial(failure, other, name)
+        declared = _declared(failure, other, trial)
+        if declared not in (None, outcome.name):
+            wrong[str(declared), outcome.name].append(trial)
     for (declared, observed), trials in wrong.items():
         yield _grouped(UNDECLARED, failure, other, trials, after=observed, declared=declared)
 
@@ -216,15 +228,14 @@ def _deviations(failure: Failure, trial: Trial) -> dict[str, Any]:
     return {name: level for name, level in trial.configuration.items() if default.get(name) != level}
 
 
-def _gradients(failure: Failure, one: Cell, other: Cell) -> Iterator[Change]:
+def _gradients(failure: Failure, other: Cell, then: Observed, now: Observed) -> Iterator[Change]:
     """Tell runs that train on both sides and whose difference to the twin moved; the one that moved most, by name."""
-    then, now = _observed(failure, one), _observed(failure, other)
     moved = []
-    for name, (trial, outcome) in now.items():
-        if name in then and outcome.name == then[name][1].name == TRAINS:
-            before, after = (_ratio(side[name][1]) for side in (then, now))
+    for name, outcome in now.items():
+        if name in then and outcome.name == then[name].name == TRAINS:
+            before, after = (_ratio(side[name]) for side in (then, now))
             if before is not None and after is not None and abs(after - before) > MOVED_GRADIENT:
-                moved.append((abs(after - before), before, after, trial))
+                moved.append((abs(after - before), before, after, _trial(failure, other, name)))
     if moved:
         _, before, after, trial = max(moved, key=lambda item: (item[0], item[3].id))
         change = _grouped(DRIFT, failure, other, [trial], before=round(before, 4), after=round(after, 4))
