@@ -7,7 +7,7 @@ import ctypes
 import time
 from typing import Any
 
-from tests.harness.census_models.plain import SoundModel, TinyPreTrainedModel
+from .plain import SoundModel, TinyPreTrainedModel
 
 
 class HangsModel(SoundModel):
