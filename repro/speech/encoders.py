@@ -135,7 +135,7 @@ def prepared(family: str, size: int, seed: int = 0) -> Dataset:
 
 
 def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-    """Return a batch: sounds (batch, samples) or (batch, mel bins, frames), and `labels` (batch, length) or (batch,)."""
+    """Return a batch: sounds (batch, samples) or (batch, mel bins, frames), and `labels` (batch, length or none)."""
     return {
         name: torch.tensor([row[name] for row in rows], dtype=torch.long if name == "labels" else torch.float32)
         for name in rows[0]
