@@ -97,8 +97,8 @@ FAILURE = Failure(
     title="SEW-D with reentrant checkpointing: Trying to backward through the graph a second time",
     summary=(
         "Training SEW-D with reentrant gradient checkpointing raises in the first backward. The relative positions are "
-        "normalized once and handed to every layer by keyword, where reentrant checkpointing does not detach them: each "
-        "layer's own backward walks their graph, and the second finds it freed."
+        "normalized once and handed to every layer by keyword, where reentrant checkpointing does not detach them: "
+        "each layer's own backward walks their graph, and the second finds it freed."
     ),
     symptoms=(
         Symptom(
