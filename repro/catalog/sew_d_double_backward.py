@@ -98,8 +98,7 @@ FAILURE = Failure(
     summary=(
         "Training SEW-D with reentrant gradient checkpointing raises in the first backward. The relative positions are "
         "normalized once and handed to every layer by keyword, where reentrant checkpointing does not detach them: "
-        "each "
-        "layer's own backward walks their graph, and the second finds it freed."
+        "each layer's own backward walks their graph, and the second finds it freed."
     ),
     symptoms=(
         Symptom(

@@ -102,8 +102,7 @@ FAILURE = Failure(
     summary=(
         "Training SpeechT5 with reentrant gradient checkpointing raises in the first backward. The relative positions "
         "are looked up once and handed to every encoder layer by keyword, where reentrant checkpointing does not "
-        "detach them: each "
-        "layer's own backward walks their graph, and the second finds it freed."
+        "detach them: each layer's own backward walks their graph, and the second finds it freed."
     ),
     symptoms=(
         Symptom(
@@ -128,9 +127,8 @@ FAILURE = Failure(
     reported_scope="trainer",
     trigger=Trigger(
         "checkpointing is reentrant, by argument or by default; the release passes `position_bias` to the encoder's "
-        "layers "
-        "by keyword and the relative positions are trained, or it passes `encoder_hidden_states` to the decoder's by "
-        "keyword; and there are two layers or more",
+        "layers by keyword and the relative positions are trained, or it passes `encoder_hidden_states` to the "
+        "decoder's by keyword; and there are two layers or more",
         predict,
     ),
     observe=_observe,

@@ -21,7 +21,8 @@ CHECKPOINT = torch.utils.checkpoint.checkpoint
 RUNS_PER_CALL = 8
 """Runs of checkpointed code per call from which a backward counts as endless: a sound one makes two.
 
-Small, because each nested backward takes a thread of its own past a depth of 60, and a process with those ends badly.
+Small, because each nested backward takes a thread of its own past a depth of 60, and a process with those was
+seen to abort at its end.
 """
 
 

@@ -17,7 +17,7 @@ BLANK, START, END = len(WORDS), len(WORDS) + 1, len(WORDS) + 2
 VOCABULARY = len(WORDS) + 3
 WIDTH, STRIDES = 16, (10, 8)
 WORDS_PER_CLIP = 3
-"""All clips are of one length, so that no family needs a mask, which they name and use differently."""
+"""All clips are of one length, so that no family needs padding, which they mark differently."""
 
 _STILL = {
     "hidden_dropout": 0.0,
@@ -115,9 +115,8 @@ def build(family: str, *, layers: int = 2, seed: int = 0) -> Any:
 def prepared(family: str, size: int, seed: int = 0) -> Dataset:
     """Return clips as a script prepares them for a family.
 
-    That is `input_values` (samples; for OmniASR one channel of samples), or for Whisper `input_features` (mel bins,
-    frames); and `labels`: token ids, one
-    per word, or for Whisper's classifier the class of the first word.
+    That is `input_values` (samples; for OmniASR one channel of them, and a mask), or for Whisper `input_features` (mel
+    bins, frames); and `labels`: token ids, one per word, or for Whisper's classifier the class of the first word.
     """
     source = speech_set(size, seed, WORDS_PER_CLIP, WORDS_PER_CLIP)
 
@@ -128,14 +127,16 @@ def prepared(family: str, size: int, seed: int = 0) -> Dataset:
 
             features = feature_extractor()(row["audio"], sampling_rate=16_000).input_features[0]
             return {"input_features": features, "labels": ids[0]}
-        sound = [row["audio"]] if family == "omniasr" else row["audio"]
-        return {"input_values": sound, "labels": [*ids, END] if family == "speecht5" else ids}
+        if family == "omniasr":
+            # Its loss asks for a mask, even where nothing is padded.
+            return {"input_values": [row["audio"]], "padding_mask": [1.0] * len(row["audio"]), "labels": ids}
+        return {"input_values": row["audio"], "labels": [*ids, END] if family == "speecht5" else ids}
 
     return source.map(prepare, remove_columns=source.column_names)
 
 
 def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-    """Return a batch: sounds (batch, samples) or (batch, mel bins, frames), and `labels` (batch, length or none)."""
+    """Return a batch: sounds (batch, ...) as prepared, and `labels` (batch, length) or, of classes, (batch,)."""
     return {
         name: torch.tensor([row[name] for row in rows], dtype=torch.long if name == "labels" else torch.float32)
         for name in rows[0]
