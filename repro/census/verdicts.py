@@ -11,10 +11,12 @@ EQUAL = "equal"
 RAISES = "raises"
 NOT_ENGAGED = "not engaged"
 NOT_BUILT = "not built"
-FAULTS = (RAISES, GRADIENTS_MISSING, GRADIENTS_WRONG)
-"""Verdicts that say something is wrong with the model under checkpointing."""
+ENDED = UNFINISHED[:3]
+"""How a process ends under checkpointing: crashed, timed out, over its memory limit."""
+FAULTS = (RAISES, GRADIENTS_MISSING, GRADIENTS_WRONG, *ENDED)
+"""Verdicts that say something is wrong with the model under checkpointing: its plain run was sound."""
 
-VERDICTS = (EQUAL, *FAULTS, NOT_ENGAGED, NOT_BUILT, *UNFINISHED[:3])
+VERDICTS = (EQUAL, *FAULTS, NOT_ENGAGED, NOT_BUILT)
 
 
 def verdict(facts: Facts) -> str:
