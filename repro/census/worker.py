@@ -12,6 +12,8 @@ import contextlib
 import json
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
@@ -25,6 +27,7 @@ _CLASSES_PER_TYPE = 2
 def main() -> None:
     """Answer requests until standard input ends."""
     requests, events = _private_streams()
+    _end_with_supervisor()
     _bound_memory()
     _quiet()
 
@@ -125,6 +128,18 @@ def _private_streams() -> tuple[TextIO, TextIO]:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
     return requests, events
+
+
+def _end_with_supervisor() -> None:
+    """End this process when its parent has gone, even in the middle of a model."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _bound_memory() -> None:
