@@ -88,9 +88,11 @@ def freeze(model: Any, parts: Parts, what: str) -> None:
 
     The convolutions are frozen by the model's own method, where it has one.
     """
-    if what == "convolutions" and hasattr(model, "freeze_feature_encoder"):
+    by_method = what in ("convolutions", "all before the layers") and hasattr(model, "freeze_feature_encoder")
+    if by_method:
+        # Not only freezes: it also ends that the front makes the sound itself need a gradient.
         model.freeze_feature_encoder()
-    elif what != "nothing":
+    if what != "nothing" and not (by_method and what == "convolutions"):
         names = {"convolutions": parts.convolutions, "relative positions": parts.positions}
         _freeze_matching(model, names.get(what, parts.front))
 
