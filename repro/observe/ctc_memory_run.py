@@ -71,9 +71,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What exists on the host before a device is opened."""
+    """What exists on the host before a device is opened: nothing of it counts, nor do copies kept for comparing."""
 
     model: Any
+    movement: ctc_trainer.Movement
     train_set: Any
     small_set: Any
     evaluated: Any
@@ -91,7 +92,7 @@ def prepare(configuration: Configuration, workload: Workload) -> Prepared:
     }
     vocabulary = int(configuration["vocabulary"])
     model = wav2vec2.build(layers=workload.layers, width=workload.width, vocabulary=vocabulary)
-    return Prepared(model, train_set, small_set, sets[str(configuration["dataset"])])
+    return Prepared(model, ctc_trainer.Movement(model), train_set, small_set, sets[str(configuration["dataset"])])
 
 
 SCHEDULES: Mapping[Level, Mapping[str, Any]] = {
@@ -151,7 +152,6 @@ def _count(prediction: Any) -> dict[str, float]:
 
 def train(configuration: Configuration, workload: Workload, prepared: Prepared, run: Run, opened: Meter | None) -> None:
     """Train as the configuration says and fill `run`; an error is kept as facts, and nothing of it stays alive."""
-    movement = ctc_trainer.Movement(prepared.model)
     wer = wav2vec2.ComputeMetrics()
     trainer: Any = None
     with tempfile.TemporaryDirectory(prefix="repro-") as directory:
@@ -179,7 +179,7 @@ def train(configuration: Configuration, workload: Workload, prepared: Prepared, 
             run.exception, run.raised_in = raised.as_facts(error), _telling_places(error)
         if trainer is not None:
             run.log, run.losses = ctc_trainer.rows(trainer), ctc_trainer.losses(trainer)
-    run.moved = movement.moved()
+    run.moved = prepared.movement.moved()
 
 
 def _setting(configuration: Configuration, evaluated: Any) -> Setting:

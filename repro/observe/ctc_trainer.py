@@ -87,4 +87,4 @@ class Movement:
     def moved(self) -> bool:
         """Tell whether any parameter is not what it was."""
         after = dict(self.model.named_parameters())
-        return any(not torch.equal(before, after[name].detach()) for name, before in self.before.items())
+        return any(not torch.equal(before, after[name].detach().cpu()) for name, before in self.before.items())
