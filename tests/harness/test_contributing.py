@@ -44,7 +44,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def with_claim(source: str, claim: str) -> str:
     """Add a claim to the file's CLAIMS, as the guide says."""
-    whole, before = re.subn(r"(?ms)^(CLAIMS = \(.*?)^\)$", lambda match: f"{match[1]}{claim})", source)
+    whole, before = re.subn(r"(?ms)^(CLAIMS = \(.*?)^\)$", lambda match: f"{match[1]}{claim},)", source)
     assert before == 1
     return whole
 
