@@ -292,8 +292,8 @@ def test_wrong_usage_is_code_2_and_says_what_would_be_right(words: tuple[str, ..
 
 
 def test_a_dry_run_shows_the_plan_and_touches_nothing(tmp_path: Path) -> None:
-    words = ("matrix", "--transformers", "4.36.2,4.53.3", "--trial-set", "reference", "--dry-run", "--json")
-    done = repro(*words, home=tmp_path)
+    words = ("matrix", "--transformers", "4.36.2,4.53.3", "--failures", FAILURE, "--trial-set", "reference")
+    done = repro(*words, "--dry-run", "--json", home=tmp_path)
     assert done.returncode == 0
     plan = json.loads(done.stdout)
     assert [(cell["transformers"], cell["state"]) for cell in plan["cells"]] == [

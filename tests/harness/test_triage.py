@@ -56,8 +56,9 @@ def test_the_message_alone_is_not_enough_and_the_difference_is_said() -> None:
     told = answer(DOUBLE.strip().split("\n")[-1])
     assert told.match is None
     assert told.nearest is not None
-    assert told.nearest.failure.id == "whisper-double-backward"
-    assert "Whisper" in told.nearest.difference
+    # Several failures bear this message, so that none of them may be named for it.
+    assert told.nearest.failure.id.endswith("double-backward")
+    assert told.nearest.difference
 
 
 def test_the_message_with_the_script_is_enough() -> None:
