@@ -11,7 +11,7 @@ import torch
 Gradients = Mapping[str, "torch.Tensor | None"]
 """By parameter name; None where a parameter that requires a gradient has none."""
 
-TOLERANCES: Mapping[str, tuple[float, float]] = {"fp32": (1e-5, 1e-4), "bf16": (5e-2, 1e-1), "fp16": (5e-3, 2e-2)}
+TOLERANCES: Mapping[str, tuple[float, float]] = {"fp32": (1e-5, 1e-4), "bf16": (8e-2, 1e-1), "fp16": (5e-3, 2e-2)}
 """By precision: a share of the largest element of the twin's gradient, and a share of the element itself.
 
 The sum of both is what two elements may differ by. Reentrant checkpointing of these models was seen to differ from the

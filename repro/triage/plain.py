@@ -14,6 +14,9 @@ LINE = 4000
 FIRST, LAST = 5_000, 15_000
 """Lines kept from the beginning and from the end, should there be more than both together."""
 
+AROUND = 200
+"""Lines that a kept part may reach further, so that it does not end inside a traceback."""
+
 _TAGS = (
     "a|abbr|article|aside|b|blockquote|body|br|button|code|dd|details|div|dl|dt|em|figure|font|footer|form|h[1-6]|head|header"
     "|hr|html|i|iframe|img|input|kbd|label|li|link|main|mark|meta|nav|noscript|ol|option|p|path|pre|samp|script|section"
@@ -63,7 +66,12 @@ def inert(text: str) -> str:
 def _cut(text: str) -> Iterator[str]:
     found = text.split("\n")
     if len(found) > FIRST + LAST:
-        found = [*found[:FIRST], "", *found[-LAST:]]
+        first, last = FIRST, len(found) - LAST
+        # A cut must not go through a traceback: the first part reaches to an error that lies just behind its edge.
+        for edge in range(first, min(last, first + AROUND)):
+            if "Error" in found[edge]:
+                first = edge + 1
+        found = [*found[:first], "", *found[max(first, last - AROUND) :]]
     for line in found:
         yield line[:LINE] if len(line) > LINE else line
 
