@@ -66,6 +66,9 @@ def inert(text: str) -> str:
 def _cut(text: str) -> Iterator[str]:
     found = text.split("\n")
     if len(found) > FIRST + LAST:
+        # Of a row of empty lines one says as much as all.
+        found = [line for index, line in enumerate(found) if line.strip() or (index and found[index - 1].strip())]
+    if len(found) > FIRST + LAST:
         first, last = FIRST, len(found) - LAST
         # A cut must not go through a traceback: the first part reaches to an error that lies just behind its edge.
         for edge in range(first, min(last, first + AROUND)):
