@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repro import reentrant
 from repro.vocabulary import (
     GRADIENTS_MISSING,
     TRAINS,
     Claim,
     Configuration,
-    Constraint,
     Factor,
     Facts,
     Failure,
@@ -17,20 +17,14 @@ from repro.vocabulary import (
     Scope,
     Source,
     Symptom,
-    Trial,
     Trigger,
 )
 
 FAMILY = "omniasr"
 
 FACTORS = (
-    Factor(
-        "checkpointing",
-        ("off", "method", "arguments"),
-        "who enables gradient checkpointing",
-        model_levels=("off", "method"),
-    ),
-    Factor("use_reentrant", ("unset", "True", "False"), "`use_reentrant`, wherever checkpointing is enabled"),
+    reentrant.ENABLED,
+    reentrant.MODE,
     Factor("frozen", ("nothing", "convolutions"), "which parameters the script freezes"),
     Factor(
         "inputs",
@@ -49,12 +43,9 @@ def predict(configuration: Configuration, _scope: Scope, mechanism: Mechanism) -
     """
     if not mechanism["in_release"]:
         return None
-    mode = configuration["use_reentrant"]
-    reentrant = configuration["checkpointing"] != "off" and (
-        mode == "True" or (mode == "unset" and mechanism["default_mode"] == "reentrant")
-    )
+    is_reentrant = reentrant.is_reentrant(configuration, mechanism)
     cut_off = mechanism["cut_off"][configuration["inputs"]] > 0
-    return GRADIENTS_MISSING if reentrant and cut_off and configuration["frozen"] == "nothing" else TRAINS
+    return GRADIENTS_MISSING if is_reentrant and cut_off and configuration["frozen"] == "nothing" else TRAINS
 
 
 def _says_so(facts: Sequence[Facts]) -> bool | None:
@@ -63,17 +54,6 @@ def _says_so(facts: Sequence[Facts]) -> bool | None:
     if losing["end"] != "completed" or not losing["gradients"]["missing"]:
         return None
     return bool(losing["warned"] and not frozen["warned"])
-
-
-def _loses_gradients(facts: Facts) -> bool:
-    return facts["end"] == "completed" and bool(facts["gradients"]["missing"])
-
-
-def _observe(trial: Trial) -> Facts:
-    from repro.observe import speech_model, speech_trainer
-
-    observe = speech_model.observe if trial.scope == "model" else speech_trainer.observe
-    return observe(FAMILY, trial.configuration)
 
 
 def _probe() -> Mechanism:
@@ -88,14 +68,9 @@ PLAIN = Configuration({factor.name: factor.default for factor in FACTORS})
 REPORTED = PLAIN.but(checkpointing="arguments", use_reentrant="True")
 
 CLAIMS = (
-    Claim("use-reentrant-false", "`use_reentrant=False`", "threads", change={"use_reentrant": "False"}),
-    Claim("use-reentrant-unset", "leave `use_reentrant` to the default", "default", change={"use_reentrant": "unset"}),
-    Claim(
-        "checkpointing-off",
-        "train without gradient checkpointing",
-        "threads",
-        change={"checkpointing": "off", "use_reentrant": "unset"},
-    ),
+    reentrant.USE_FALSE,
+    reentrant.LEAVE_UNSET,
+    reentrant.SWITCHED_OFF,
     Claim(
         "enable-input-require-grads",
         "call `model.enable_input_require_grads()`",
@@ -123,7 +98,7 @@ CLAIMS = (
         looks_at=(REPORTED, REPORTED.but(frozen="convolutions")),
         holds=_says_so,
     ),
-    Claim("upgrade", "upgrade transformers to the newest release", "threads", pin={"transformers": "latest"}),
+    reentrant.UPGRADE,
 )
 
 FAILURE = Failure(
@@ -138,16 +113,10 @@ FAILURE = Failure(
         Symptom(
             GRADIENTS_MISSING,
             "parameters of the convolutions have no gradient where the run without checkpointing has one",
-            shows=_loses_gradients,
         ),
     ),
     factors=FACTORS,
-    constraints=(
-        Constraint(
-            "without checkpointing there is no mode to choose",
-            lambda c: c["checkpointing"] != "off" or c["use_reentrant"] == "unset",
-        ),
-    ),
+    constraints=(reentrant.MODE_NEEDS_CHECKPOINTING,),
     reported=REPORTED,
     reported_scope="trainer",
     trigger=Trigger(
@@ -155,12 +124,12 @@ FAILURE = Failure(
         "gradient; and the convolutions are meant to be trained",
         predict,
     ),
-    observe=_observe,
+    observe=reentrant.observer_of(FAMILY),
     probe=_probe,
     claims=CLAIMS,
     sources=(
-        Source("census", "found by comparing every model's gradients with and without checkpointing"),
+        reentrant.CENSUS,
         Source("threads", "advice in public threads", "https://github.com/huggingface/transformers/issues/42489"),
-        Source("default", "where the default mode changed", "https://github.com/huggingface/transformers/pull/43203"),
+        reentrant.DEFAULT,
     ),
 )

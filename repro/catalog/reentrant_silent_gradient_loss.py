@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repro import reentrant
 from repro.vocabulary import (
     GRADIENTS_MISSING,
     TRAINS,
@@ -29,13 +30,8 @@ ALL = "all before the layers"
 
 FACTORS = (
     Factor("model", FAMILIES, "wav2vec2 for CTC, or Whisper's encoder with a classifier"),
-    Factor(
-        "checkpointing",
-        ("off", "method", "arguments"),
-        "who enables gradient checkpointing",
-        model_levels=("off", "method"),
-    ),
-    Factor("use_reentrant", ("unset", "True", "False"), "`use_reentrant`, wherever checkpointing is enabled"),
+    reentrant.ENABLED,
+    reentrant.MODE,
     Factor("frozen", ("nothing", "convolutions", ALL), "which parameters in front of the layers the script freezes"),
     Factor("lora", ("off", "before", "after"), "LoRA, applied before or after checkpointing was enabled"),
     Factor("head", ("trainable", "frozen"), "whether what comes after the layers is trained, too"),
@@ -47,10 +43,7 @@ FACTORS = (
 )
 
 CONSTRAINTS = (
-    Constraint(
-        "without checkpointing there is no mode to choose",
-        lambda c: c["checkpointing"] != "off" or c["use_reentrant"] == "unset",
-    ),
+    reentrant.MODE_NEEDS_CHECKPOINTING,
     Constraint(
         "LoRA freezes all that it does not adapt",
         lambda c: c["lora"] == "off" or c["frozen"] == "nothing",
@@ -80,17 +73,10 @@ def predict(configuration: Configuration, _scope: Scope, mechanism: Mechanism) -
         return None
     if live == "NotImplementedError":
         return NO_EMBEDDINGS
-    mode = configuration["use_reentrant"]
-    reentrant = configuration["checkpointing"] != "off" and (
-        mode == "True" or (mode == "unset" and mechanism["default_mode"] == "reentrant")
-    )
-    if not reentrant or live:
+    is_reentrant = reentrant.is_reentrant(configuration, mechanism)
+    if not is_reentrant or live:
         return TRAINS
     return GRADIENTS_MISSING if configuration["head"] == "trainable" else NO_GRADIENT
-
-
-def _loses_gradients(facts: Facts) -> bool:
-    return facts["end"] == "completed" and bool(facts["gradients"]["missing"])
 
 
 def _harmless(facts: Sequence[Facts]) -> bool | None:
@@ -235,7 +221,6 @@ FAILURE = Failure(
         Symptom(
             GRADIENTS_MISSING,
             "the layers have no gradients where the run without checkpointing has them",
-            shows=_loses_gradients,
         ),
     ),
     factors=FACTORS,

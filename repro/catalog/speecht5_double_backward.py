@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from repro import reentrant
 from repro.vocabulary import (
     TRAINS,
     Claim,
     Clue,
     Configuration,
-    Constraint,
     Factor,
-    Facts,
     Failure,
     Mechanism,
     Scope,
     Source,
     Symptom,
-    Trial,
     Trigger,
 )
 
@@ -23,13 +21,8 @@ DOUBLE_BACKWARD = "double backward"
 FAMILY = "speecht5"
 
 FACTORS = (
-    Factor(
-        "checkpointing",
-        ("off", "method", "arguments"),
-        "who enables gradient checkpointing",
-        model_levels=("off", "method"),
-    ),
-    Factor("use_reentrant", ("unset", "True", "False"), "`use_reentrant`, wherever checkpointing is enabled"),
+    reentrant.ENABLED,
+    reentrant.MODE,
     Factor("layers", (2, 1, 3), "layers of the encoder and of the decoder"),
     Factor("frozen", ("nothing", "convolutions", "relative positions"), "which parameters the script freezes"),
 )
@@ -44,47 +37,21 @@ def predict(configuration: Configuration, _scope: Scope, mechanism: Mechanism) -
     """
     if not mechanism["in_release"]:
         return None
-    mode = configuration["use_reentrant"]
-    reentrant = configuration["checkpointing"] != "off" and (
-        mode == "True" or (mode == "unset" and mechanism["default_mode"] == "reentrant")
-    )
+    is_reentrant = reentrant.is_reentrant(configuration, mechanism)
     shared = set(mechanism["live_keywords"])
     if configuration["frozen"] == "relative positions":
         shared.discard("position_bias")
     shared &= {"position_bias", "encoder_hidden_states"}
-    return DOUBLE_BACKWARD if reentrant and shared and int(configuration["layers"]) >= 2 else TRAINS
-
-
-def _observe(trial: Trial) -> Facts:
-    from repro.observe import speech_model, speech_trainer
-
-    observe = speech_model.observe if trial.scope == "model" else speech_trainer.observe
-    return observe(FAMILY, trial.configuration)
-
-
-def _probe() -> Mechanism:
-    from repro.observe import speech_model
-
-    return speech_model.probe(FAMILY)
+    return DOUBLE_BACKWARD if is_reentrant and shared and int(configuration["layers"]) >= 2 else TRAINS
 
 
 REPORTED = Configuration({"checkpointing": "arguments", "use_reentrant": "True"})
 
 CLAIMS = (
-    Claim("use-reentrant-false", "`use_reentrant=False`", "threads", change={"use_reentrant": "False"}),
-    Claim("use-reentrant-unset", "leave `use_reentrant` to the default", "default", change={"use_reentrant": "unset"}),
-    Claim(
-        "enable-by-method",
-        "call `gradient_checkpointing_enable` instead of setting the argument",
-        "threads",
-        change={"checkpointing": "method"},
-    ),
-    Claim(
-        "checkpointing-off",
-        "train without gradient checkpointing",
-        "threads",
-        change={"checkpointing": "off", "use_reentrant": "unset"},
-    ),
+    reentrant.USE_FALSE,
+    reentrant.LEAVE_UNSET,
+    reentrant.BY_METHOD,
+    reentrant.SWITCHED_OFF,
     Claim("freeze-feature-encoder", "`freeze_feature_encoder()`", "threads", change={"frozen": "convolutions"}),
     Claim(
         "freeze-relative-positions",
@@ -93,7 +60,7 @@ CLAIMS = (
         change={"frozen": "relative positions"},
     ),
     Claim("pin-4.52.4", "pin transformers 4.52.4", "everywhere", pin={"transformers": "4.52.4"}),
-    Claim("upgrade", "upgrade transformers to the newest release", "threads", pin={"transformers": "latest"}),
+    reentrant.UPGRADE,
 )
 
 FAILURE = Failure(
@@ -117,12 +84,7 @@ FAILURE = Failure(
         ),
     ),
     factors=FACTORS,
-    constraints=(
-        Constraint(
-            "without checkpointing there is no mode to choose",
-            lambda c: c["checkpointing"] != "off" or c["use_reentrant"] == "unset",
-        ),
-    ),
+    constraints=(reentrant.MODE_NEEDS_CHECKPOINTING,),
     reported=REPORTED,
     reported_scope="trainer",
     trigger=Trigger(
@@ -131,15 +93,13 @@ FAILURE = Failure(
         "decoder's by keyword; and there are two layers or more",
         predict,
     ),
-    observe=_observe,
-    probe=_probe,
+    observe=reentrant.observer_of(FAMILY),
+    probe=reentrant.probe_of(FAMILY),
     claims=CLAIMS,
     sources=(
-        Source("census", "found by comparing every model's gradients with and without checkpointing"),
+        reentrant.CENSUS,
         Source("threads", "advice in public threads", "https://github.com/huggingface/transformers/issues/28056"),
-        Source(
-            "everywhere", "where every model moved onto it", "https://github.com/huggingface/transformers/pull/38913"
-        ),
-        Source("default", "where the default mode changed", "https://github.com/huggingface/transformers/pull/43203"),
+        reentrant.EVERYWHERE,
+        reentrant.DEFAULT,
     ),
 )

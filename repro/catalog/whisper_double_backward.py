@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from repro import reentrant
 from repro.vocabulary import (
     GRADIENTS_MISSING,
     TRAINS,
@@ -35,7 +36,7 @@ FACTORS = (
         "who enables gradient checkpointing",
         model_levels=("off", "method"),
     ),
-    Factor("use_reentrant", ("unset", "True", "False"), "`use_reentrant`, wherever checkpointing is enabled"),
+    reentrant.MODE,
     Factor("use_cache", ("untouched", "False", "True"), "`model.config.use_cache`"),
     Factor("decoder_layers", (2, 1, 3), "layers of the decoder"),
     Factor("encoder", ("trainable", "frozen"), "`model.freeze_encoder()`; with LoRA: adapters in the decoder only"),
@@ -59,10 +60,7 @@ FACTORS = (
 )
 
 CONSTRAINTS = (
-    Constraint(
-        "without checkpointing there is no mode to choose",
-        lambda c: c["checkpointing"] != "off" or c["use_reentrant"] == "unset",
-    ),
+    reentrant.MODE_NEEDS_CHECKPOINTING,
     Constraint(
         "LoRA comes after checkpointing only where the script itself enables checkpointing",
         lambda c: c["lora"] != "after" or c["checkpointing"] in ("method", "both"),
@@ -82,12 +80,9 @@ def predict(configuration: Configuration, scope: Scope, mechanism: Mechanism) ->
     each decoder layer's backward then walks the encoder again, and the second one finds it freed. And a layer whose
     positional inputs need no gradient gets none, whatever its weights need.
     """
-    mode = str(configuration["use_reentrant"])
-    reentrant = configuration["checkpointing"] != "off" and (
-        mode == "True" or (mode == "unset" and mechanism["default_mode"] == "reentrant")
-    )
+    is_reentrant = reentrant.is_reentrant(configuration, mechanism)
     adapted, trainable = configuration["lora"] != "off", configuration["encoder"] == "trainable"
-    if reentrant:
+    if is_reentrant:
         reached = {"encoder", "decoder"} if trainable else {"decoder"}
         if adapted:
             inputs = mechanism["inputs_with_gradient"][configuration["lora"]]
@@ -374,10 +369,8 @@ FAILURE = Failure(
         Source("report", "a report with its answer: Whisper small, Seq2SeqTrainer, fp16, checkpointing enabled twice"),
         Source("threads", "advice in public threads", "https://discuss.huggingface.co/t/168571"),
         Source("layer", "where the layer came from", "https://github.com/huggingface/transformers/pull/37223"),
-        Source(
-            "everywhere", "where every model moved onto it", "https://github.com/huggingface/transformers/pull/38913"
-        ),
-        Source("default", "where the default mode changed", "https://github.com/huggingface/transformers/pull/43203"),
+        reentrant.EVERYWHERE,
+        reentrant.DEFAULT,
         Source("unsloth", "the same seen elsewhere", "https://github.com/unslothai/unsloth/issues/2972"),
     ),
 )
