@@ -134,7 +134,7 @@ def test_a_cell_that_cannot_be_resolved_says_why_and_leaves_nothing(cache: Cache
 def test_without_a_network_the_reason_is_told(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("UV_NO_INDEX", "UV_OFFLINE", "UV_FIND_LINKS"):
         monkeypatch.delenv(name)
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/none")
     monkeypatch.setenv("UV_FIND_LINKS", str(cache.root.parent))
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     with pytest.raises(CellError, match=r"(?s)Failed to fetch.*[Rr]efused"):
