@@ -138,9 +138,11 @@ def reversed_of(found: list[Any]) -> list[Any]:
 
 def test_the_page_of_a_release_puts_what_works_first(site: Path) -> None:
     page = (site / "transformers-4.53.3.html").read_text("utf-8")
-    told = re.findall(r'<li><span class="mark (\w+)">', page)
-    assert told == sorted(told, key=["good", "mixed", "bad", "dull"].index)
-    assert set(told) >= {"good", "bad"}
+    # A release may have been observed in several cells, each with lists of its own.
+    lists = [re.findall(r'<li><span class="mark (\w+)">', part) for part in page.split("<ul")]
+    for told in lists:
+        assert told == sorted(told, key=["good", "mixed", "bad", "dull"].index)
+    assert {"good", "bad"} <= {tone for told in lists for tone in told}
 
 
 def test_an_earlier_site_is_replaced_and_anything_else_is_refused(tmp_path: Path) -> None:
@@ -377,12 +379,15 @@ def test_in_a_browser_everything_is_reached_by_keyboard_printed_and_there_withou
         reached = set()
         for _ in range(400):
             visit.page.keyboard.press("Tab")
-            outline, index = visit.page.evaluate(
+            outline, index, left = visit.page.evaluate(
                 "() => { const e = document.activeElement; return [getComputedStyle(e).outlineStyle,"
-                " [...document.querySelectorAll('a, button, input, select, [tabindex=\"0\"]')].indexOf(e)]; }"
+                " [...document.querySelectorAll('a, button, input, select, [tabindex=\"0\"]')].indexOf(e),"
+                " e === document.body]; }"
             )
-            if index < 0 or index in reached:
+            if left or index in reached:
                 break
+            if index < 0:
+                continue  # a table that is wider than its place: the browser lets the keyboard scroll it
             assert outline != "none", "the keyboard's place is not seen"
             reached.add(index)
         everything = visit.page.evaluate(
