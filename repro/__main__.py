@@ -12,7 +12,7 @@ from repro.store.writer import ResultsError
 def main() -> None:
     """Run the command line. Errors that a user can act upon are one message, without a traceback."""
     try:
-        build_app()(prog_name="repro")
+        build_app(only=sys.argv[1] if len(sys.argv) > 1 else None)(prog_name="repro")
     except Stop as stop:
         _end(str(stop), stop.code)
     except UnknownFailureError as error:

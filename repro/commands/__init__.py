@@ -1,4 +1,4 @@
-"""The command line: one module per command, each with a function `register(app)`; a module added here is found.
+"""The command line: one module per command, named like it, with a function `register(app)`; a module added here is found.
 
 A command module imports only typer and the standard library at its top, and what it works with inside its function, so
 that every command starts at once. Exit codes: 0 done and as expected; 1 something is not as declared; 2 wrong usage;
@@ -31,8 +31,12 @@ class Stop(Exception):  # noqa: N818 - it ends a command, and is not always an e
         self.code = code
 
 
-def build_app() -> typer.Typer:
-    """Assemble the command line from the modules of this package."""
+def build_app(only: str | None = None) -> typer.Typer:
+    """Assemble the command line from the modules of this package.
+
+    `only` names a command: its module alone is loaded then, which is what makes a single command start at once. With any
+    other word, or none, every module is loaded, so that the help and the nearest name know all of them.
+    """
     app = typer.Typer(
         name="repro",
         help="Reproduces training failures of speech models on real transformers releases, and measures what each "
@@ -51,8 +55,9 @@ def build_app() -> typer.Typer:
     ) -> None:
         """Hold the options of the program itself; its presence makes typer expect a command even if there is one."""
 
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}").register(app)
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    for name in [only] if only in names else names:
+        importlib.import_module(f"{__name__}.{name}").register(app)
     return app
 
 
