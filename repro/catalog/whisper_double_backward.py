@@ -28,6 +28,10 @@ from repro.vocabulary import (
 DOUBLE_BACKWARD = "double backward"
 NO_GRADIENT = "loss has no gradient"
 PREDICT_REFUSES = "predict refuses the argument"
+CACHE_TOO_SHORT = "cache is too short"
+
+ENCODER_LAYERS = 2
+"""Of the tiny model, in every configuration."""
 
 FACTORS = (
     Factor(
@@ -82,6 +86,7 @@ def predict(configuration: Configuration, scope: Scope, mechanism: Mechanism) ->
     """
     is_reentrant = reentrant.is_reentrant(configuration, mechanism)
     adapted, trainable = configuration["lora"] != "off", configuration["encoder"] == "trainable"
+    loses_gradients = False
     if is_reentrant:
         reached = {"encoder", "decoder"} if trainable else {"decoder"}
         if adapted:
@@ -95,15 +100,28 @@ def predict(configuration: Configuration, scope: Scope, mechanism: Mechanism) ->
             return NO_GRADIENT
         if by_keyword and encoder_is_live and int(configuration["decoder_layers"]) >= 2:
             return DOUBLE_BACKWARD
-        if adapted and trainable and not encoder_is_live:
-            return GRADIENTS_MISSING
-    if (
-        scope == "trainer"
-        and configuration["predict_after"] == "with argument"
-        and configuration["predict_with_generate"] == "yes"
-    ):
-        return PREDICT_REFUSES
-    return TRAINS
+        loses_gradients = adapted and trainable and not encoder_is_live
+    # Records from before this was probed have no such fact.
+    outgrows = bool(mechanism.get("cache_is_short")) and int(configuration["decoder_layers"]) > ENCODER_LAYERS
+    if outgrows and _trains_with_cache(configuration):
+        return CACHE_TOO_SHORT
+    if scope == "trainer":
+        if outgrows and configuration["evaluation"] == "steps" and _evaluates_with_cache(configuration):
+            return CACHE_TOO_SHORT
+        if configuration["predict_after"] == "with argument" and configuration["predict_with_generate"] == "yes":
+            return PREDICT_REFUSES
+        if outgrows and configuration["predict_after"] != "no" and _evaluates_with_cache(configuration):
+            return CACHE_TOO_SHORT
+    return GRADIENTS_MISSING if loses_gradients else TRAINS
+
+
+def _trains_with_cache(configuration: Configuration) -> bool:
+    return configuration["use_cache"] != "False" and configuration["checkpointing"] == "off"
+
+
+def _evaluates_with_cache(configuration: Configuration) -> bool:
+    """Say whether an evaluation has a cache: checkpointing switches it off in training only, and generation needs one."""
+    return configuration["use_cache"] != "False" or configuration["predict_with_generate"] == "yes"
 
 
 def _evaluation_is_the_cause(facts: Sequence[Facts]) -> bool | None:
@@ -349,6 +367,12 @@ FAILURE = Failure(
             exception="ValueError",
             message=r"model_kwargs.*predict_with_generate",
             clues=PREDICT_REFUSES_CLUES,
+        ),
+        Symptom(
+            CACHE_TOO_SHORT,
+            "the decoder's cache has as many layers as the encoder, and the decoder has more",
+            exception="IndexError",
+            message=r"^list index out of range$",
         ),
     ),
     factors=FACTORS,

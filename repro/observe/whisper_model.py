@@ -18,9 +18,9 @@ _TWINS: gradients.Twins[tuple[float, gradients.Gradients]] = gradients.Twins()
 
 
 def twin_of(configuration: Configuration) -> Configuration:
-    """Return the same configuration without checkpointing."""
+    """Return the same configuration without checkpointing, and without a cache: checkpointing switches it off."""
     lora = "off" if configuration["lora"] == "off" else "before"
-    return configuration.but(checkpointing="off", use_reentrant="unset", lora=lora)
+    return configuration.but(checkpointing="off", use_reentrant="unset", use_cache="False", lora=lora)
 
 
 def observe(configuration: Configuration) -> Facts:
@@ -68,7 +68,7 @@ def probe() -> dict[str, Any]:
     `default_mode`: what `gradient_checkpointing_enable()` without arguments leads to. `live_keywords`: the names under
     which tensors with a gradient reach a checkpointed layer by keyword. `inputs_with_gradient`: the stacks whose first
     layer gets an input that requires a gradient, for plain training, and for LoRA enabled before and after
-    checkpointing (None without peft).
+    checkpointing (None without peft). `cache_is_short`: a decoder with more layers than the encoder outgrows its cache.
     """
     plain = Configuration(
         {
@@ -89,7 +89,17 @@ def probe() -> dict[str, Any]:
         "default_mode": "reentrant" if "reentrant" in seen.modes else "non-reentrant",
         "live_keywords": sorted(seen.live_keywords),
         "inputs_with_gradient": {order: _inputs_with_gradient(plain.but(lora=order)) for order in ("before", "after")},
+        "cache_is_short": _cache_is_short(plain.but(checkpointing="off", use_cache="True", decoder_layers=3)),
     }
+
+
+def _cache_is_short(configuration: Configuration) -> bool:
+    with torch.no_grad():
+        try:
+            model_for(configuration)(**whisper.batch(), use_cache=True)
+        except IndexError:
+            return True
+    return False
 
 
 def _inputs_with_gradient(configuration: Configuration) -> list[str] | None:
