@@ -120,7 +120,7 @@ def _trains_with_cache(configuration: Configuration) -> bool:
 
 
 def _evaluates_with_cache(configuration: Configuration) -> bool:
-    """Say whether an evaluation has a cache: checkpointing switches it off in training only, and generation needs one."""
+    """Say whether an evaluation has a cache: checkpointing switches it off in training only, generation needs one."""
     return configuration["use_cache"] != "False" or configuration["predict_with_generate"] == "yes"
 
 

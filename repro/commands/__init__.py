@@ -1,4 +1,4 @@
-"""The command line: one module per command, named like it, with a function `register(app)`; a module added here is found.
+"""The command line: one module per command, named like it, with `register(app)`; a module added here is found.
 
 A command module imports only typer and the standard library at its top, and what it works with inside its function, so
 that every command starts at once. Exit codes: 0 done and as expected; 1 something is not as declared; 2 wrong usage;
@@ -34,8 +34,8 @@ class Stop(Exception):  # noqa: N818 - it ends a command, and is not always an e
 def build_app(only: str | None = None) -> typer.Typer:
     """Assemble the command line from the modules of this package.
 
-    `only` names a command: its module alone is loaded then, which is what makes a single command start at once. With any
-    other word, or none, every module is loaded, so that the help and the nearest name know all of them.
+    `only` names a command: its module alone is loaded then, which is what makes a single command start at once. With
+    any other word, or none, every module is loaded, so that the help and the nearest name know all of them.
     """
     app = typer.Typer(
         name="repro",
