@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from repro.show.pages import (
+from repro.show.facts import (
     AFFECTED,
     GOOD,
     UNKNOWN,

@@ -16,7 +16,8 @@ from repro.__main__ import main
 from repro.catalog import failures
 from repro.judge.verdicts import verdicts
 from repro.show import markdown
-from repro.show.pages import AFFECTED, Reference, reference, stretches
+from repro.show.facts import AFFECTED, Reference, stretches
+from repro.show.pages import reference
 from repro.store.reader import read
 from repro.store.records import dump
 from repro.store.reference import LARGEST, REFERENCE, CondensingError, condense, update

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from repro.show.pages import (
+from repro.show.facts import (
     AFFECTED,
     DEPENDS,
     FAILS,

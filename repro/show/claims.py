@@ -1,0 +1,107 @@
+"""What a page tells about claims: what each is worth, cell by cell, and the peaks of memory it leads to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from repro.judge.observed import Cell
+from repro.judge.verdicts import verdicts
+from repro.show.facts import (
+    DEPENDS,
+    FAILS,
+    FALSE,
+    HELPS,
+    NOT_JUDGED,
+    OPEN,
+    SILENT,
+    TRUE,
+    WORKS,
+    ClaimFacts,
+    Judged,
+    MemoryFacts,
+    Peak,
+    Place,
+    settings,
+)
+from repro.store.records import Record
+from repro.vocabulary import Claim, Failure
+
+RAN = ("resolves", "no effect", "partly", "moves it")
+"""Verdicts on advice that was followed to the end of a run, so that its peak says something."""
+
+
+def claim_facts(failure: Failure, records: Sequence[Record], places: Mapping[str, Place]) -> tuple[ClaimFacts, ...]:
+    """Return the claims in the order of the catalogue; one with a spelling of today is there twice."""
+    rows: dict[tuple[str, str], list[Judged]] = defaultdict(list)
+    for row in verdicts(failure, records):
+        judged: Any = row
+        rows[judged["claim"], judged["spelling"]].append(
+            Judged(
+                places[judged["cell"]],
+                judged["verdict"] or NOT_JUDGED,
+                judged["detail"],
+                judged["peak_before"],
+                judged["peak_after"],
+            )
+        )
+    found = []
+    for claim in failure.claims:
+        for spelling in ("as written", "today's"):
+            its = rows.get((claim.id, spelling), [])
+            if its or (spelling == "as written" and not rows):
+                found.append(_claim(failure, claim, spelling, its))
+    return tuple(found)
+
+
+def _claim(failure: Failure, claim: Claim, spelling: str, judged: Sequence[Judged]) -> ClaimFacts:
+    as_written = spelling == "as written"
+    change = claim.change if as_written else (claim.today or {})
+    text = [*settings(change), *(f"{package} {version}" for package, version in claim.pin.items())]
+    source = next((source.says for source in failure.sources if source.id == claim.source), claim.source)
+    return ClaimFacts(
+        claim.id if as_written else f"{claim.id} (today's spelling)",
+        f"claim-{claim.id}" + ("" if as_written else "-today"),
+        claim.kind,
+        claim.says,
+        source,
+        ", ".join(text),
+        claim.code,
+        _standing(claim, {item.verdict for item in judged}),
+        tuple(judged),
+    )
+
+
+def _standing(claim: Claim, found: set[str]) -> str:
+    telling = found - set(SILENT)
+    good, all_good, none_good = "resolves", WORKS, HELPS if "partly" in telling else FAILS
+    if claim.kind == "statement":
+        good, all_good, none_good = "confirmed", TRUE, FALSE
+    if not telling:
+        return OPEN
+    if telling == {good}:
+        return all_good
+    return DEPENDS if good in telling else none_good
+
+
+def memory_facts(
+    failure: Failure, observed: Sequence[Cell], claims: Sequence[ClaimFacts], places: Mapping[str, Place]
+) -> MemoryFacts | None:
+    """Put the peaks of the newest cell that measured the reported run's side by side, the highest first."""
+    for cell in reversed(observed):
+        plain, reported = cell.outcome_of(failure, failure.configuration()), cell.outcome_of(failure, failure.reported)
+        if not reported.facts.get("peak_bytes"):
+            continue
+        peaks = [Peak("the reported run", "", reported.facts["peak_bytes"], str(reported.name))]
+        if plain.facts.get("peak_bytes"):
+            peaks.append(Peak("the plain run", "", plain.facts["peak_bytes"], str(plain.name)))
+        for claim in claims:
+            its = next((j for j in claim.judged if j.place.id == cell.id and j.peak_after and j.verdict in RAN), None)
+            if its and its.peak_after:
+                peaks.append(Peak(f"with {claim.id}", claim.anchor, its.peak_after, its.verdict))
+        how = reported.facts.get("memory") or {}
+        source = ", ".join(str(how[name]) for name in ("device", "source") if how.get(name))
+        peaks.sort(key=lambda peak: (-peak.bytes, peak.run))
+        return MemoryFacts(places[cell.id].label, source, reported.facts.get("capacity"), tuple(peaks))
+    return None
