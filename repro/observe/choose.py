@@ -108,9 +108,10 @@ def _around(
     failure: Failure, levels: Mapping[str, Sequence[Level]], pair: Pair, rng: random.Random, attempts: int = 60
 ) -> Configuration | None:
     """Return an allowed configuration that holds a pair, the rest drawn at random; None when there seems to be none."""
+    plain = failure.configuration()
     for _ in range(attempts):
         drawn = {name: choices[int(rng.random() * len(choices))] for name, choices in levels.items()}
-        configuration = failure.configuration(**{**drawn, **dict(pair)})
+        configuration = plain.but(**{**drawn, **dict(pair)})
         if failure.allows(configuration):
             return configuration
     return _near_a_centre(failure, levels, pair, rng)
@@ -120,13 +121,14 @@ def _near_a_centre(
     failure: Failure, levels: Mapping[str, Sequence[Level]], pair: Pair, rng: random.Random, attempts: int = 40
 ) -> Configuration | None:
     """Look for a pair ever nearer to the plain and the reported run: strict constraints allow little that is random."""
+    plain = failure.configuration()
     for attempt in range(attempts, -1, -1):
-        for centre in (failure.configuration(), failure.reported):
+        for centre in (plain, failure.reported):
             drawn = {
-                name: rng.choice(list(choices)) if rng.random() < attempt / attempts else centre[name]
+                name: rng.choice(choices) if rng.random() < attempt / attempts else centre[name]
                 for name, choices in levels.items()
             }
-            configuration = failure.configuration(**{**drawn, **dict(pair)})
+            configuration = plain.but(**{**drawn, **dict(pair)})
             if failure.allows(configuration):
                 return configuration
     return None
