@@ -15,7 +15,8 @@ import numpy
 import torch
 
 from repro.census import drift, inputs, shrink, verdicts
-from repro.census.spy import Spy, watching
+from repro.census.passage import Passage
+from repro.observe.spy import EndlessError, Sightings, watching
 
 MAX_PARAMETERS = 120_000_000
 """Above this a model is not run: weights and three sets of gradients have to stay well below the limit of 4 GiB."""
@@ -62,9 +63,9 @@ def observe(model_class: Any, note: Callable[[dict[str, Any]], None]) -> Iterato
             yield {"use_reentrant": use_reentrant, "end": verdicts.NOT_BUILT, "reason": reason, "engaged": 0}
         return
     note(dict(subject.how))
-    spy = None
+    passage = None
     for _ in ("non-reentrant", "reentrant"):
-        spy, facts = _checkpointed(subject, spy, note)
+        passage, facts = _checkpointed(subject, passage, note)
         facts["seconds"] = round(time.monotonic() - started, 3)
         started = time.monotonic()
         yield facts
@@ -185,8 +186,8 @@ def compared(plain: Gradients, other: Gradients) -> dict[str, Any]:
 
 
 def _checkpointed(
-    subject: Subject, expected: Spy | None, note: Callable[[dict[str, Any]], None]
-) -> tuple[Spy, dict[str, Any]]:
+    subject: Subject, expected: Passage | None, note: Callable[[dict[str, Any]], None]
+) -> tuple[Passage, dict[str, Any]]:
     """Run one kind of checkpointing: reentrant when `expected`, what the non-reentrant run saw, is given.
 
     Where tensors travel past the arguments, the run that passes them by position comes first: it ends, and what it
@@ -195,50 +196,57 @@ def _checkpointed(
     use_reentrant = expected is not None
     facts: dict[str, Any] = {"use_reentrant": use_reentrant, **subject.how}
     if expected is not None and (expected.travelling or expected.cut_off):
-        cure = "by_position" if expected.travelling else "with_live_inputs"
-        cured_spy = Spy(by_position=cure == "by_position", with_live_inputs=cure == "with_live_inputs")
-        _, cured = _run(subject, cured_spy, use_reentrant=True)
-        cured["engaged"] = cured_spy.calls
+        travels = bool(expected.travelling)
+        cure = "by_position" if travels else "with_live_inputs"
+        cured = _run(subject, Passage(by_position=travels, with_live_inputs=not travels), use_reentrant=True)
         facts[cure] = verdicts.verdict(cured)
         if facts[cure] != verdicts.EQUAL:
             facts["cure_says"] = verdicts.detail(cured)[:300]
-        note({**facts, **_seen(expected)})
-    spy, end = _run(subject, Spy(), use_reentrant=use_reentrant)
-    facts.update(_seen(spy), took_effect=spy.reentrant == {use_reentrant}, **end)
-    return spy, facts
+        note({**facts, "engaged": cured["engaged"], **_seen(expected)})
+    passage = Passage()
+    end = _run(subject, passage, use_reentrant=use_reentrant)
+    return passage, {**facts, **_seen(passage), **end}
 
 
-def _seen(spy: Spy) -> dict[str, Any]:
+def _seen(passage: Passage) -> dict[str, Any]:
     return {
-        "engaged": spy.calls,
-        "layers": sorted(spy.layers),
-        "travelling": spy.travelling,
-        "caches": spy.caches,
-        "cut_off": spy.cut_off,
+        "layers": sorted(passage.layers),
+        "travelling": passage.travelling,
+        "caches": passage.caches,
+        "cut_off": passage.cut_off,
     }
 
 
-def _run(subject: Subject, spy: Spy, *, use_reentrant: bool) -> tuple[Spy, dict[str, Any]]:
+def _run(subject: Subject, passage: Passage, *, use_reentrant: bool) -> dict[str, Any]:
+    """Run forward and backward once with checkpointing; `engaged` counts its calls, `took_effect` proves its mode."""
+    seen = Sightings()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with watching(spy):
+            with watching(passage) as seen:
                 drift.enable_checkpointing(subject.model, use_reentrant=use_reentrant)
                 found = gradients(subject.model, subject.given)
+            end = {"end": "completed", "gradients": compared(subject.plain, found)}
         except Exception as error:  # whatever a model raises is the observation
-            return spy, _raised(error, spy)
+            end = _raised(error, engaged=seen.calls > 0)
         finally:
             subject.model.zero_grad(set_to_none=True)
             drift.disable_checkpointing(subject.model)
-    return spy, {"end": "completed", "gradients": compared(subject.plain, found)}
+    return {"engaged": seen.calls, "took_effect": _took_effect(seen, use_reentrant=use_reentrant), **end}
 
 
-def _raised(error: Exception, spy: Spy) -> dict[str, Any]:
+def _took_effect(seen: Sightings, *, use_reentrant: bool) -> bool:
+    # A layer that is cut off from the graph shows no mode in what it returns.
+    mode = "reentrant" if use_reentrant else "non-reentrant"
+    return seen.arguments == {str(use_reentrant)} and seen.modes <= {mode, "no gradient"}
+
+
+def _raised(error: Exception, *, engaged: bool) -> dict[str, Any]:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or _OUT_OF_RESOURCES.search(str(error)):
         return {"end": "over its memory limit", "reason": _said(error)}
-    if "EndlessError" in type(error).__name__ or (spy.runs > 2 * spy.calls and "runs of layers" in str(error)):
+    if isinstance(error, EndlessError):
         return {"end": "timed out", "reason": f"stopped: {error}"}
-    if not spy.calls and "not compatible with gradient checkpointing" in str(error):
+    if not engaged and "not compatible with gradient checkpointing" in str(error):
         return {"end": "completed", "reason": _said(error), "gradients": compared({}, {})}
     return {"end": "raised", "exception": {"type": type(error).__name__, "message": str(error)[:1000]}}
 

@@ -79,15 +79,24 @@ def _mode(result: Any) -> str:
     return "reentrant" if "CheckpointFunctionBackward" in names else "non-reentrant"
 
 
+Pass = Callable[..., Any]
+"""Is given the checkpoint function and, what it was called with (function, arguments, options); returns the result."""
+
+
+def _straight(checkpoint: Callable[..., Any], function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    return checkpoint(function, *args, **options)
+
+
 def _holding(function: Callable[..., Any]) -> list[Any]:
     return [m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get("checkpoint") is function]
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[Sightings]:
+def watching(passing: Pass = _straight) -> Iterator[Sightings]:
     """Watch every call of `torch.utils.checkpoint.checkpoint` inside the block, by whichever name a module holds it.
 
-    A backward that recomputes without an end is stopped by an EndlessError.
+    `passing` may look closer at a call, and change how it is passed on. A backward that recomputes without an end is
+    stopped by an EndlessError.
     """
     seen = Sightings()
 
@@ -100,6 +109,9 @@ def watching() -> Iterator[Sightings]:
 
         return run
 
+    def checkpoint(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return CHECKPOINT(counted(function), *args, **options)
+
     def spying(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         seen.calls += 1
         seen.arguments.add(str(keywords.get("use_reentrant", "unset")))
@@ -109,7 +121,7 @@ def watching() -> Iterator[Sightings]:
         for index, value in enumerate(args):
             if any(tensor.requires_grad for tensor in _tensors(value)):
                 seen.live_positional[index] = seen.live_positional.get(index, 0) + 1
-        result = CHECKPOINT(counted(function), *args, **keywords)
+        result = passing(checkpoint, function, args, keywords)
         seen.modes.add(_mode(result))
         return result
 

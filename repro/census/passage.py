@@ -1,7 +1,7 @@
-"""Watching the checkpoint function: how often it is called, and which live tensors travel past its arguments.
+"""Looking closely at what is checkpointed: which live tensors travel past the arguments of the checkpoint function.
 
 Reentrant checkpointing cuts the graph at tensors that are positional arguments of their own. A tensor that needs a
-gradient and travels in a keyword, in a closure, or inside a positional tuple keeps its live graph. `Spy` names such
+gradient and travels in a keyword, in a closure, or inside a positional tuple keeps its live graph. `Passage` names such
 tensors, and with `by_position=True` passes them as arguments of their own instead: if that cures a model, the mechanism
 is proved. Where no argument of its own needs a gradient, reentrant checkpointing gives the layer's parameters none;
 `with_live_inputs=True` makes one need it.
@@ -11,43 +11,30 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
-import transformers.modeling_utils
-
-RUNS_PER_CALL = 50
-"""Runs of a layer per checkpoint call from which a backward counts as endless; a sound one makes two."""
-
-
-class EndlessError(RuntimeError):
-    """Layers are recomputed without an end: each backward walks into another."""
 
 
 @dataclass
-class Spy:
-    """What was seen of the checkpoint function during one forward."""
+class Passage:
+    """How calls are passed on to the checkpoint function, and what was seen of their arguments. Counts are of calls."""
 
     by_position: bool = False
     with_live_inputs: bool = False
-    calls: int = 0
-    runs: int = 0
     layers: set[str] = field(default_factory=set)
-    reentrant: set[bool] = field(default_factory=set)
     travelling: dict[str, int] = field(default_factory=dict)
     caches: dict[str, int] = field(default_factory=dict)
     cut_off: dict[str, int] = field(default_factory=dict)
 
-    def call(self, original: Callable[..., Any], function: Callable[..., Any], args: Any, options: Any) -> Any:
+    def __call__(
+        self, checkpoint: Callable[..., Any], function: Any, args: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> Any:
         """Note one call of the checkpoint function, and pass it on."""
         layer, keywords = _layer(function), _keywords(function)
-        self.calls += 1
         self.layers.add(layer)
-        self.reentrant.add(_default_reentrant(options.get("use_reentrant")))
         hidden = [*_tensors(keywords, ""), *_tensors_inside(args)]
         for name, _ in [*hidden, *_closure_tensors(function)]:
             _count(self.travelling, f"{layer}: {name}")
@@ -59,49 +46,14 @@ class Spy:
         if self.with_live_inputs:
             args = tuple(_live(value) for value in args)
         if self.by_position and hidden:
-            return _call_by_position(original, function, args, keywords, options)
-        return original(self._counting(function), *args, **options)
-
-    def _counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            self.runs += 1
-            if self.runs > RUNS_PER_CALL * self.calls + 100:
-                raise EndlessError(f"after {self.runs} runs of layers for {self.calls} checkpoint calls")
-            return function(*args, **kwargs)
-
-        return run
-
-
-@contextmanager
-def watching(spy: Spy) -> Iterator[Spy]:
-    """Put a spy in place of the checkpoint function. Checkpointing has to be enabled on the model inside."""
-    homes = [(torch.utils.checkpoint, "checkpoint"), (transformers.modeling_utils, "checkpoint")]
-    homes = [(home, name) for home, name in homes if hasattr(home, name)]
-    original = torch.utils.checkpoint.checkpoint
-
-    @functools.wraps(original)
-    def watched(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        return spy.call(original, function, args, options)
-
-    kept = [(home, name, getattr(home, name)) for home, name in homes]
-    for home, name, _ in kept:
-        setattr(home, name, watched)
-    try:
-        yield spy
-    finally:
-        for home, name, value in kept:
-            setattr(home, name, value)
+            return _call_by_position(checkpoint, function, args, keywords, options)
+        return checkpoint(function, *args, **options)
 
 
 def _live(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.is_floating_point() and not value.requires_grad:
         return value.detach().clone().requires_grad_()
     return value
-
-
-def _default_reentrant(value: bool | None) -> bool:
-    # torch takes an unset argument for True, with a warning.
-    return True if value is None else bool(value)
 
 
 def _count(counts: dict[str, int], key: str) -> None:
@@ -159,7 +111,9 @@ def _tensors_inside(args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
             yield from _tensors(value, f"argument {index}")
 
 
-def _call_by_position(original: Any, function: Any, args: Any, keywords: dict[str, Any], options: Any) -> Any:
+def _call_by_position(
+    checkpoint: Callable[..., Any], function: Any, args: Any, keywords: dict[str, Any], options: Mapping[str, Any]
+) -> Any:
     plain = functools.partial(function.func, *function.args) if isinstance(function, functools.partial) else function
     nested_args = [None if isinstance(value, torch.Tensor) else value for value in args]
     hidden = [tensor for _, tensor in _tensors([keywords, nested_args], "")]
@@ -172,7 +126,7 @@ def _call_by_position(original: Any, function: Any, args: Any, keywords: dict[st
         return plain(*new_args, **new_keywords)
 
     # Nested values are rebuilt from `nested_args`; their places are kept by what was given.
-    return original(call, *hidden, *args, **options)
+    return checkpoint(call, *hidden, *args, **options)
 
 
 def _replaced(value: Any, arrived: Iterator[Any]) -> Any:
