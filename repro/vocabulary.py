@@ -224,7 +224,7 @@ class Failure:
     current release. Both import what they need when called, so that the catalogue itself never imports torch.
     `recognise` looks at a `repro.guard.live.Live`, and returns None where the failure has nothing to say about it.
     `script` writes the part of a standalone reproduction that differs from failure to failure; what it has to define is
-    said in `repro.script.standalone`.
+    said in `repro.script.standalone`. `budgeted` are the configurations whose peaks of device memory have budgets.
     """
 
     id: str
@@ -245,6 +245,7 @@ class Failure:
     pairwise_scopes: tuple[Scope, ...] = ("trainer",)
     retired: str = ""
     recognise: Callable[[Any], Recognised | None] | None = None
+    budgeted: tuple[Configuration, ...] = ()
 
     def __post_init__(self) -> None:
         """Complete the reported configuration, so that a report names only what it deviates in."""

@@ -271,6 +271,18 @@ def _probe() -> Mechanism:
 RAGGED = REPORTED.but(lengths="ragged")
 ACCUMULATION = tuple(REPORTED.but(accumulation=steps) for steps in (1, 4, 15, 1000))
 
+BUDGETED = (
+    PLAIN,
+    PLAIN.but(lengths="ragged"),
+    PLAIN.but(checkpointing="yes"),
+    REPORTED,
+    RAGGED,
+    REPORTED.but(accumulation=15),
+    REPORTED.but(concat="no"),
+)
+"""One run for each of the places where a run here takes the most that it takes: in training, on clips of one length or
+padded ones, or with checkpointing; in joining batches, padding them first, or joining some; and in a list of them."""
+
 CLAIMS = (
     Claim(
         "C1",
@@ -488,4 +500,5 @@ FAILURE = Failure(
         Source("preprocess", "the same with large logits", "https://github.com/huggingface/transformers/issues/25313"),
     ),
     full_scopes=(),
+    budgeted=BUDGETED,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +13,7 @@ from repro.commands import COULD_NOT_RUN, DEFAULT_RESULTS, NOT_AS_DECLARED, Json
 
 if TYPE_CHECKING:
     from repro.memory.budgets import Budget, Check, Key
+    from repro.memory.compare import Difference
 
 FileOption = Annotated[Path, typer.Option("--file", metavar="FILE", help="The budget file.")]
 _FILE = Path("budgets.toml")
@@ -49,7 +52,8 @@ def register(app: typer.Typer) -> None:
 
         known = _read(file) if file.exists() else {}
         today = datetime.datetime.now(datetime.timezone.utc).date()
-        new = budgets.update(known, _observations(results), today, f"repro budgets update --results {results}")
+        stored = [_described(record) for record in _observations(results) if _wanted(record, known)]
+        new = budgets.update(known, stored, today)
         lines = _differences(known, new)
         if not lines:
             terminal.say("no budget differs from what was observed")
@@ -61,6 +65,68 @@ def register(app: typer.Typer) -> None:
             budgets.write(file, new.values())
         except budgets.BudgetFileError as error:
             raise Stop(str(error)) from error
+
+    @group.command("compare")
+    def compare_budgets(
+        results: ResultsOption = DEFAULT_RESULTS,
+        against: Annotated[
+            str, typer.Option(metavar="RELEASE", help="What to compare with. Default: the newest observed.")
+        ] = "",
+        as_json: JsonOption = False,
+    ) -> None:
+        """Say how the same trials' peaks differ between releases, and which functions hold the difference."""
+        from dataclasses import asdict
+
+        from repro.memory.compare import differences
+        from repro.show import terminal
+
+        found = differences(_observations(results), against)
+        if not found:
+            raise Stop(f"nothing to compare: {results} has no trial with a peak in two releases", COULD_NOT_RUN)
+        if as_json:
+            terminal.print_json([{**asdict(each), "explained": each.explained} for each in found])
+        else:
+            terminal.out().print("\n".join(_compared(found)), markup=False)
+
+
+def _wanted(record: Mapping[str, Any], known: Mapping[Key, Budget]) -> bool:
+    """Tell whether a peak is to have a budget: it is declared so, or has one already."""
+    from repro.catalog import failures
+    from repro.memory import budgets
+
+    failure = failures().get(record["failure"])
+    declared = failure is not None and any(failure.trial(c).id == record["trial"] for c in failure.budgeted)
+    return declared or budgets.key_of(record) in known
+
+
+def _described(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to an observation what a budget says of the run it is for."""
+    from repro.catalog import failures
+
+    failure = failures().get(record["failure"])
+    if failure is None:
+        return dict(record)
+    plain, stored = failure.configuration(), record["configuration"]
+    changed = [f"{name}={level}" for name, level in stored.items() if plain.get(name) != level]
+    said = ", ".join(changed) or "the plain run"
+    return {**record, "run": said}
+
+
+def _compared(found: Sequence[Difference]) -> Iterator[str]:
+    where = None
+    for each in found:
+        place = (each.failure, each.device, each.torch, each.release, each.against)
+        if place != where:
+            yield f"{each.failure} on {each.device}, torch {each.torch}: {each.release} against {each.against}"
+            where = place
+        trials = f"{len(each.trials)} trial{'s' if len(each.trials) > 1 else ''}, highest in {each.phase}"
+        if not each.bytes:
+            yield f"  {trials}: the same to the byte"
+            continue
+        yield f"  {trials}: {each.bytes:+,} bytes ({each.trials[0]}{', ...' if len(each.trials) > 1 else ''})"
+        yield from (f"    {nbytes:>+12,}  {name}" for name, nbytes in each.told)
+        if not each.explained:
+            yield "    which functions hold it is kept of trials that have a budget only"
 
 
 def _read(file: Path) -> dict[Key, Budget]:
@@ -89,8 +155,12 @@ def _show(checks: list[Check], as_json: bool) -> None:
     from repro.show import terminal
 
     if not as_json:
+        counted = [each for each in checks if each.state in ("no budget", "cell not run")]
         for each in checks:
-            terminal.out().print(str(each), markup=False)
+            if each not in counted:
+                terminal.out().print(str(each), markup=False)
+        for state, many in Counter(each.state for each in counted).items():
+            terminal.out().print(f"{state}: {many} (--json lists them)", markup=False)
         return
     rows = [
         {

@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
             list[Path] | None,
             typer.Option(metavar="PATH", help="A virtual environment, or its python, used as it is. May be repeated."),
         ] = None,
-        trial_set: Annotated[str, typer.Option(metavar="full|reference", help="Which trials.")] = "full",
+        trial_set: Annotated[str, typer.Option(metavar="full|reference|budgeted", help="Which trials.")] = "full",
         torch: Annotated[
             str,
             typer.Option(

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
         failures: Annotated[
             str, typer.Option(metavar="LIST", help="Comma-separated failures; all when left out.")
         ] = "",
-        trial_set: Annotated[str, typer.Option(metavar="full|reference", help="Which trials.")] = "full",
+        trial_set: Annotated[str, typer.Option(metavar="full|reference|budgeted", help="Which trials.")] = "full",
         torch: Annotated[
             str, typer.Option(metavar="LIST", help="torch for the cells, as `repro matrix` takes it.")
         ] = "",

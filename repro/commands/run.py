@@ -21,7 +21,9 @@ def register(app: typer.Typer) -> None:
             typer.Option(metavar="ID", help="Exactly this trial. May be repeated."),
         ] = None,
         scope: Annotated[str, typer.Option(metavar="model|trainer", help="Only the trials of this scope.")] = "",
-        trial_set: Annotated[str, typer.Option("--set", metavar="full|reference", help="Which trials.")] = "full",
+        trial_set: Annotated[
+            str, typer.Option("--set", metavar="full|reference|budgeted", help="Which trials.")
+        ] = "full",
         environment: Annotated[
             Path | None,
             typer.Option(metavar="PATH", help="A virtual environment, or its python, instead of this one."),

@@ -50,7 +50,7 @@ std::unordered_set<void*>& charged_blocks = *new std::unordered_set<void*>();
 std::vector<Event>& events = *new std::vector<Event>();
 std::vector<Refusal>& refusals = *new std::vector<Refusal>();
 std::vector<Level>& levels = *new std::vector<Level>();
-int64_t live = 0, window_peak = 0, event_count = 0, generation = 0, granularity = 512, log_limit = 0, worth_tracing = 1024;
+int64_t live = 0, window_peak = 0, event_count = 0, generation = 0, granularity = 512, log_limit = 0, worth_tracing = 0;
 uint64_t next_block = 1;
 SiteOf site_of = nullptr;
 bool forgotten = false;  // a forked worker: what it makes is the host's
@@ -100,7 +100,7 @@ bool charge(size_t bytes, Head& head, int64_t& event, bool& trace, Refusal& refu
   }
   event = static_cast<int64_t>(events.size()) - 1;
   trace = traced && site_of && event_count == static_cast<int64_t>(events.size()) &&
-      want * worth_tracing >= levels.back().peak;
+      (!worth_tracing || want * worth_tracing >= levels.back().peak);
   return true;
 }
 
@@ -161,19 +161,19 @@ Counting& counting = *new Counting();
 
 extern "C" {
 
-void meter_setup(SiteOf trace, int64_t fraction, int64_t limit) {
+void meter_setup(SiteOf trace, int64_t limit) {
   site_of = trace;
-  worth_tracing = fraction;
   log_limit = limit;
 }
 
-// Opens a level and returns its number, counted from 1.
-int64_t meter_open(int64_t capacity, int64_t round_to) {
+// Opens a level and returns its number, counted from 1. Blocks are traced from a share of the peak on, 0 for all blocks.
+int64_t meter_open(int64_t capacity, int64_t round_to, int64_t traced_share) {
   std::lock_guard<std::mutex> lock(mutex);
   if (levels.empty()) {
     ++generation;
     live = event_count = 0;
     granularity = round_to;
+    worth_tracing = traced_share;
     forgotten = false;
     events.clear();
     refusals.clear();

@@ -36,9 +36,9 @@ class AllocatorUnavailableError(RuntimeError):
     """The counting allocator cannot be had here; the message says why."""
 
 
-def open_book(capacity: int | None, granularity: int) -> AllocatorBook:
+def open_book(capacity: int | None, granularity: int, traced: int = WORTH_TRACING) -> AllocatorBook:
     """Count from now on. Raises AllocatorUnavailableError without a compiler, ValueError for another granularity."""
-    return AllocatorBook(counting_library(), capacity, granularity)
+    return AllocatorBook(counting_library(), capacity, granularity, traced)
 
 
 class AllocatorBook:
@@ -50,7 +50,7 @@ class AllocatorBook:
     _sites = Sites()
     _granularity = 0
 
-    def __init__(self, library: ctypes.CDLL, capacity: int | None, granularity: int) -> None:
+    def __init__(self, library: ctypes.CDLL, capacity: int | None, granularity: int, traced: int) -> None:
         outermost = AllocatorBook._device is None
         if outermost:
             AllocatorBook._sites = Sites()
@@ -58,7 +58,7 @@ class AllocatorBook:
         elif granularity != AllocatorBook._granularity:
             raise ValueError(f"a nested meter has its outer meter's granularity, {AllocatorBook._granularity} bytes")
         self._library = library
-        self._level = library.meter_open(-1 if capacity is None else capacity, granularity)
+        self._level = library.meter_open(-1 if capacity is None else capacity, granularity, traced)
         self._closed = False
         if outermost:
             AllocatorBook._device = _AllocatorDevice(library)
@@ -180,8 +180,8 @@ def counting_library() -> ctypes.CDLL:
             raise AllocatorUnavailableError(f"the compiled allocator cannot be loaded: {error}") from error
     word, pointer = ctypes.c_int64, ctypes.c_void_p
     signatures = {
-        "meter_setup": ([_SITE_OF, word, word], None),
-        "meter_open": ([word, word], word),
+        "meter_setup": ([_SITE_OF, word], None),
+        "meter_open": ([word, word, word], word),
         "meter_close": ([], None),
         "meter_read": ([word, ctypes.POINTER(word)], None),
         "meter_copy_events": ([word, word, pointer], None),
@@ -195,7 +195,7 @@ def counting_library() -> ctypes.CDLL:
     for name, (takes, gives) in signatures.items():
         function = getattr(library, name)
         function.argtypes, function.restype = takes, gives
-    library.meter_setup(_SITE_CALLBACK, WORTH_TRACING, LOG_LIMIT)
+    library.meter_setup(_SITE_CALLBACK, LOG_LIMIT)
     return library
 
 

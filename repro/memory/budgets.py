@@ -39,15 +39,24 @@ class Key:
     transformers: str
     torch: str
 
+    @property
+    def rerun(self) -> str:
+        """The command that observes this peak, and the others with a budget there, again."""
+        if self.device == "cuda":
+            return f"repro run {self.failure} --trial {self.trial}"
+        cell = f"--transformers {self.transformers} --torch {self.torch}"
+        return f"repro matrix {cell} --failures {self.failure} --trial-set budgeted --again"
+
     def __str__(self) -> str:
         return f"{self.trial} on {self.device}, transformers {self.transformers}, torch {self.torch}"
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A peak in bytes and the bytes it may stray by; the law it comes from, and when and how it was made."""
+    """A peak in bytes and the bytes it may stray by; what ran, the law it comes from, and when and how it was made."""
 
     key: Key
+    run: str
     bytes: int
     tolerance: int
     law: str
@@ -71,13 +80,13 @@ class Check:
             return f"{self.state}: {self.key} ({known:,} bytes)"
         difference = self.observed - self.budget.bytes
         text = (
-            f"{self.state}: {self.key}: observed {self.observed:,} bytes, budget {self.budget.bytes:,} "
-            f"± {self.budget.tolerance:,}, difference {difference:+,}"
+            f"{self.state}: {self.key} ({self.budget.run}): observed {self.observed:,} bytes, "
+            f"budget {self.budget.bytes:,} ± {self.budget.tolerance:,}, difference {difference:+,}"
         )
         if self.state == "within":
             return text
         held = "".join(f"\n    holds {line}" for line in self.holders)
-        return f"{text}{held}\n    run again: repro run {self.key.failure}"
+        return f"{text}{held}\n    run again: {self.key.rerun}"
 
 
 _FIELDS: dict[str, type] = {
@@ -86,6 +95,7 @@ _FIELDS: dict[str, type] = {
     "device": str,
     "transformers": str,
     "torch": str,
+    "run": str,
     "bytes": int,
     "tolerance": int,
     "law": str,
@@ -135,7 +145,7 @@ def _parse(entry: Mapping[str, Any], where: str, failures: set[str] | None) -> B
     if failures is not None and entry["failure"] not in failures:
         raise BudgetFileError(f"{where}: no failure {entry['failure']!r}; known: {', '.join(sorted(failures))}")
     key = Key(*(entry[name] for name in Key.__dataclass_fields__))
-    return Budget(key, *(entry[name] for name in ("bytes", "tolerance", "law", "date", "made")))
+    return Budget(key, *(entry[name] for name in ("run", "bytes", "tolerance", "law", "date", "made")))
 
 
 def dump(budgets: Iterable[Budget]) -> str:
@@ -144,7 +154,8 @@ def dump(budgets: Iterable[Budget]) -> str:
     for budget in sorted(budgets, key=lambda each: each.key):
         key = "\n".join(f"{name} = {_quote(getattr(budget.key, name))}" for name in Key.__dataclass_fields__)
         tables.append(
-            f"[[budget]]\n{key}\nbytes = {budget.bytes:_}\ntolerance = {budget.tolerance:_}\n"
+            f"[[budget]]\n{key}\nrun = {_quote(budget.run)}\n"
+            f"bytes = {budget.bytes:_}\ntolerance = {budget.tolerance:_}\n"
             f"law = {_quote(budget.law)}\ndate = {budget.date.isoformat()}\nmade = {_quote(budget.made)}\n"
         )
     return "\n".join(tables)
@@ -162,7 +173,9 @@ def peaks(observations: Iterable[Mapping[str, Any]]) -> dict[Key, Mapping[str, A
 def key_of(record: Mapping[str, Any]) -> Key:
     """Return what an observation's budget would be for. A metered trial names the device that was metered."""
     device = (record.get("memory") or {}).get("device") or record["device"]
-    return Key(record["failure"], record["trial"], device, record["transformers"], record["torch"])
+    # Builds of one torch for several kinds of CUDA are the same on the emulated device, which is a CPU.
+    torch = record["torch"] if device == "cuda" else record["torch"].partition("+")[0]
+    return Key(record["failure"], record["trial"], device, record["transformers"], torch)
 
 
 def check(budgets: Mapping[Key, Budget], observations: Iterable[Mapping[str, Any]]) -> list[Check]:
@@ -192,24 +205,25 @@ def _state(budget: Budget, observed: int) -> State:
 
 
 def _held(record: Mapping[str, Any]) -> tuple[str, ...]:
-    held = (record.get("memory") or {}).get("holders", ())
+    # A run that did not fit was run again with room: its holders, not those of the one that was cut short.
+    held = record.get("largest_holders") or (record.get("memory") or {}).get("holders", ())
     return tuple(f"{each['bytes']:,} bytes in {each['blocks']} blocks: {each['made_at']}" for each in held[:4])
 
 
 def update(
-    budgets: Mapping[Key, Budget], observations: Iterable[Mapping[str, Any]], date: datetime.date, made: str
+    budgets: Mapping[Key, Budget], observations: Iterable[Mapping[str, Any]], date: datetime.date
 ) -> dict[Key, Budget]:
     """Return budgets as observed: a peak outside of its tolerance is replaced, a new one added, the rest kept.
 
-    The law and the tolerance of a known budget stay.
+    The law and the tolerance of a known budget stay; a new one takes `run` and `law` from its observation, if there.
     """
     new = dict(budgets)
     for key, record in peaks(observations).items():
-        known, peak = budgets.get(key), record["peak_bytes"]
+        known, peak, made = budgets.get(key), record["peak_bytes"], f"repro budgets update, after {key.rerun}"
         if known is None:
-            new[key] = Budget(key, peak, 0, record.get("law", ""), date, made)
+            new[key] = Budget(key, record.get("run", ""), peak, 0, record.get("law", ""), date, made)
         elif _state(known, peak) != "within":
-            new[key] = Budget(key, peak, known.tolerance, known.law, date, made)
+            new[key] = Budget(key, known.run, peak, known.tolerance, known.law, date, made)
     return new
 
 

@@ -24,9 +24,9 @@ from repro.memory.sites import WORTH_TRACING, Sites
 _FRESH, _ALIAS, _LIFT, _RESIZE = range(4)
 
 
-def open_book(capacity: int | None, granularity: int) -> LedgerBook:
+def open_book(capacity: int | None, granularity: int, traced: int = WORTH_TRACING) -> LedgerBook:
     """Keep a book from now on, in this thread and in what autograd starts from it."""
-    return LedgerBook(capacity, granularity)
+    return LedgerBook(capacity, granularity, traced)
 
 
 class LedgerBook:
@@ -36,11 +36,11 @@ class LedgerBook:
     hardware = ""
     _mode: _Ledger | None = None
 
-    def __init__(self, capacity: int | None, granularity: int) -> None:
+    def __init__(self, capacity: int | None, granularity: int, traced: int) -> None:
         self._outermost = LedgerBook._mode is None
         mode = LedgerBook._mode
         if mode is None:
-            mode = LedgerBook._mode = _Ledger(granularity)
+            mode = LedgerBook._mode = _Ledger(granularity, traced)
             mode.__enter__()
             boundary.draw(mode)
         elif granularity != mode.granularity:
@@ -122,9 +122,10 @@ class _Entry(weakref.ref[Any]):
 class _Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to us
     """The book of all levels. `book` maps a storage's address to its entry; what is not in it is the host's."""
 
-    def __init__(self, granularity: int) -> None:
+    def __init__(self, granularity: int, traced: int) -> None:
         super().__init__()
         self.granularity = granularity
+        self.traced = traced
         self.levels: list[_Level] = []
         self.live = self.count = 0
         self.events: list[tuple[int, int, int]] = []
@@ -222,7 +223,8 @@ class _Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to us
             if now - level.base > level.peak:
                 level.peak, level.peak_event = now - level.base, count - level.first_event
         self._blocks += 1
-        site = self.sites.current(func) if nbytes * WORTH_TRACING >= self.levels[-1].peak else 0
+        worth_it = not self.traced or nbytes * self.traced >= self.levels[-1].peak
+        site = self.sites.current(func) if worth_it else 0
         if len(self.events) < LOG_LIMIT:
             self.events.append((self._blocks, nbytes, site))
 

@@ -39,7 +39,8 @@ from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Literal, Protocol
 
-from repro.memory.report import Event, Refusal, Report, Span, holders, lives, phases, timeline
+from repro.memory.report import HOLDERS, Event, Refusal, Report, Span, holders, lives, phases, timeline
+from repro.memory.sites import EVERY_BLOCK, WORTH_TRACING
 
 Device = Literal["emulated", "cuda"]
 Source = Literal["auto", "allocator", "ledger", "cuda"]
@@ -90,8 +91,9 @@ class Book(Protocol):
 class Meter:
     """A running meter; `meter()` makes one. After the `with` block, `report` is what it saw."""
 
-    def __init__(self, device: Device, book: Book, capacity: int | None, granularity: int) -> None:
+    def __init__(self, device: Device, book: Book, capacity: int | None, granularity: int, *, whole: bool) -> None:
         self._device, self._book, self._capacity, self._granularity = device, book, capacity, granularity
+        self._holders = None if whole else HOLDERS
         self._spans: list[Span] = []
         self._report: Report | None = None
 
@@ -161,7 +163,7 @@ class Meter:
             events=count,
             timeline=timeline(live),
             phases=phases(live, spans),
-            holders=holders(log, book.sites(), book.peak_event(), spans),
+            holders=holders(log, book.sites(), book.peak_event(), spans, self._holders),
             refusals=book.refusals(),
             complete=len(log) == count,
             hardware=book.hardware,
@@ -169,12 +171,20 @@ class Meter:
 
 
 def meter(
-    device: Device = "emulated", source: Source = "auto", capacity: int | None = None, *, granularity: int = BLOCK
+    device: Device = "emulated",
+    source: Source = "auto",
+    capacity: int | None = None,
+    *,
+    granularity: int = BLOCK,
+    whole: bool = False,
 ) -> Meter:
     """Open a meter, as a context manager.
 
     `capacity` is in bytes above the baseline, None for no limit; `granularity` is what sizes are rounded up to, on the
-    emulated device. Raises ValueError for a size that makes no sense or a source that the device does not have, and
+    emulated device. With `whole`, every block is traced and every holder at the peak reported, not only the largest:
+    slower. An inner meter traces as the outermost one does.
+
+    Raises ValueError for a size that makes no sense or a source that the device does not have, and
     `repro.memory.allocator.AllocatorUnavailableError` when the allocator was asked for by name and cannot be had.
     On CUDA a capacity holds only in a process of its own: see `repro.memory.cuda`.
     """
@@ -187,7 +197,9 @@ def meter(
             f"device {device!r} has no source {source!r}: emulated has allocator and ledger, cuda has cuda"
         )
     gc.collect()
-    opened = Meter(device, _book(device, source, capacity, granularity), capacity, granularity)
+    traced = EVERY_BLOCK if whole else WORTH_TRACING
+    book = _book(device, source, capacity, granularity, traced)
+    opened = Meter(device, book, capacity, granularity, whole=whole)
     _open.append(opened)
     return opened
 
@@ -203,7 +215,7 @@ def close_all() -> int:
     return left
 
 
-def _book(device: Device, source: Source, capacity: int | None, granularity: int) -> Book:
+def _book(device: Device, source: Source, capacity: int | None, granularity: int, traced: int) -> Book:
     if device == "cuda":
         from repro.memory import cuda
 
@@ -211,9 +223,9 @@ def _book(device: Device, source: Source, capacity: int | None, granularity: int
     from repro.memory import allocator, ledger
 
     if source == "ledger":
-        return ledger.open_book(capacity, granularity)
+        return ledger.open_book(capacity, granularity, traced)
     try:
-        return allocator.open_book(capacity, granularity)
+        return allocator.open_book(capacity, granularity, traced)
     except allocator.AllocatorUnavailableError as error:
         if source == "allocator":
             raise
@@ -221,7 +233,7 @@ def _book(device: Device, source: Source, capacity: int | None, granularity: int
             f"memory: no counting allocator here ({error}). Metering with the ledger: slower, and blind to temporaries "
             "inside operators."
         )
-        return ledger.open_book(capacity, granularity)
+        return ledger.open_book(capacity, granularity, traced)
 
 
 def _say_once(message: str) -> None:

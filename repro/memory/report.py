@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -106,11 +107,28 @@ class Report:
             raise LookupError(f"phase {phase!r} never happened in this run; phases seen: {seen}")
         return max(peaks)
 
+    def held(self) -> dict[str, int]:
+        """Return the bytes held at the peak by the function that made them, the most first.
+
+        Names are without line numbers, so that releases can be compared. They are all only from a `whole` meter.
+        """
+        found: dict[str, int] = {}
+        for holder in self.holders:
+            name = _function(holder.made_at)
+            found[name] = found.get(name, 0) + holder.bytes
+        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
     def as_facts(self) -> dict[str, Any]:
         """Return the report as JSON values, to be stored with an observation."""
         facts = asdict(self)
         facts["timeline"] = [[point.event, point.bytes] for point in self.timeline]
         return facts
+
+
+def _function(made_at: str) -> str:
+    """Return the innermost of some lines of code, as `file function`; what is no line of code as it is."""
+    place = made_at.partition(" < ")[0].partition(" [")[0]
+    return re.sub(r":\d+ ", " ", place, count=1)
 
 
 def from_facts(facts: Mapping[str, Any]) -> Report:
@@ -144,9 +162,13 @@ def phases(live: Sequence[int], spans: Iterable[Span]) -> tuple[Phase, ...]:
 
 
 def holders(
-    events: Sequence[Event], sites: Mapping[int, str], at: int, spans: Sequence[Span] = (), most: int = HOLDERS
+    events: Sequence[Event],
+    sites: Mapping[int, str],
+    at: int,
+    spans: Sequence[Span] = (),
+    most: int | None = HOLDERS,
 ) -> tuple[Holder, ...]:
-    """List who holds what after the first `at` events, by place, largest first.
+    """List who holds what after the first `at` events, by place, largest first; all of them where `most` is None.
 
     Blocks too small to have been traced are listed together by the phase in which they were made.
     """

@@ -12,6 +12,8 @@ DEPTH = 4
 _KEY_LENGTH = 1 + 2 * DEPTH
 WORTH_TRACING = 32
 """A block is traced when it is at least 1/32 of the peak so far: walking the stack for each would cost time."""
+EVERY_BLOCK = 0
+"""Instead of such a share: every block is traced."""
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PASSED_OVER = (f"{os.sep}torch{os.sep}", f"{os.sep}contextlib.py", f"{os.sep}functools.py")
@@ -43,9 +45,14 @@ class Sites:
         if number is None:
             number = self._numbers[known] = len(self._numbers) + 1
             stack = zip(key[1::2], key[2::2], strict=True)
-            text = " < ".join(f"{_short(code.co_filename)}:{line} {code.co_name}" for code, line in stack)
+            text = " < ".join(f"{_short(code.co_filename)}:{line} {_name(code)}" for code, line in stack)
             self.names[number] = f"{text} [{operator}]" if operator is not None else text
         return number
+
+
+def _name(code: CodeType) -> str:
+    """Return a function's name, with that of its class where this Python knows it (3.11 and later)."""
+    return str(getattr(code, "co_qualname", code.co_name))
 
 
 def _passed_over(filename: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which configurations of a failure are run: every combination, a pairwise covering array, or a reference set."""
+"""Which configurations of a failure are run: every combination, pairwise covering, a reference set, or budgets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Literal
 
 from repro.vocabulary import Configuration, Failure, Level, Scope, Trial
 
-TrialSet = Literal["full", "reference"]
-TRIAL_SETS: tuple[TrialSet, ...] = ("full", "reference")
+TrialSet = Literal["full", "reference", "budgeted"]
+TRIAL_SETS: tuple[TrialSet, ...] = ("full", "reference", "budgeted")
 
 
 def trials(failure: Failure, trial_set: TrialSet = "full", device: str = "cpu") -> list[Trial]:
@@ -18,9 +18,15 @@ def trials(failure: Failure, trial_set: TrialSet = "full", device: str = "cpu") 
 
     `reference`: every configuration that a claim names, and the neighbours of the reported configuration and of the
     plain run: all that differ from it in one factor. `full`: these, every combination at the scopes that are small
-    enough, and a pairwise covering array at the others.
+    enough, and a pairwise covering array at the others. `budgeted`: those whose peaks have budgets, which are in
+    both of the others, too; most failures have none.
     """
     found: dict[str, Trial] = {}
+    for configuration in failure.budgeted:
+        if failure.runs_on(configuration, device):
+            _add(found, failure.trial(configuration))
+    if trial_set == "budgeted":
+        return list(found.values())
     for configuration in claimed(failure):
         if failure.runs_on(configuration, device):
             _add(found, failure.trial(configuration))

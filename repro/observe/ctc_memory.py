@@ -63,9 +63,10 @@ def observe(configuration: Configuration) -> Facts:
     """Run one configuration and return its facts.
 
     `peak_bytes` is what the run takes where there is room: a run that does not fit the capacity is run once more
-    without one. `phases` has the highest peak of each phase, `largest_holders` who holds what at the peak, `memory` the
-    whole report of the run under the capacity. `inside_evaluation` is what was seen inside the callback's evaluations.
-    `metrics` and `twin_metrics` are what the callback's evaluation gives, and what it gives without limit and cure.
+    without one. `phases` has the highest peak of each phase, `largest_holders` who holds what at the peak, `held` the
+    same complete and by function, where the peak has a budget; `memory` is the report of the run under the capacity.
+    `inside_evaluation` is what was seen inside the callback's evaluations. `metrics` and `twin_metrics` are what the
+    callback's evaluation gives, and what it gives without limit and cure.
     """
     capacity = int(probe()["capacity"])
     run = _run(configuration, capacity)
@@ -75,7 +76,7 @@ def observe(configuration: Configuration) -> Facts:
         "end": run.end,
         "capacity": capacity,
         # What a refused run took says nothing: it never came to what it would have taken it for.
-        **({} if run.end == "refused" else _figures(with_room)),
+        **({} if run.end == "refused" else _figures(with_room, whole=_has_a_budget(configuration))),
         "memory": replace(run.report, phases=_joined(run.report.phases)).as_facts(),
         "losses": run.losses,
         "callback_evaluations": run.calls,
@@ -143,6 +144,12 @@ def _workload() -> Workload:
     return ON_CUDA if _on_cuda() else EMULATED
 
 
+def _has_a_budget(configuration: Configuration) -> bool:
+    from repro.catalog.callback_eval_oom import BUDGETED
+
+    return configuration in BUDGETED
+
+
 def _did_not_fit(run: Run) -> bool:
     """Tell whether something was refused to a run, even if it was caught."""
     return run.out_of_memory or (run.report is not None and bool(run.report.refusals))
@@ -156,7 +163,7 @@ def _emulated(configuration: Configuration, capacity: int | None) -> Run:
     close_all()
     fresh.start()
     run, prepared = Run(), prepare(configuration, EMULATED)
-    with meter(capacity=capacity) as opened:
+    with meter(capacity=capacity, whole=_has_a_budget(configuration)) as opened:
         train(configuration, EMULATED, prepared, run, opened)
         run.report = opened.report
     return run
@@ -198,7 +205,7 @@ def run_in_child(opened: Meter, levels: Mapping[str, Level]) -> dict[str, Any]:
     return {"run": {name: value for name, value in asdict(run).items() if name != "report"}}
 
 
-def _figures(run: Run) -> dict[str, Any]:
+def _figures(run: Run, *, whole: bool) -> dict[str, Any]:
     assert run.report is not None
     report = run.report
     return {
@@ -206,6 +213,7 @@ def _figures(run: Run) -> dict[str, Any]:
         "phases": {name: report.peak_of(name) for name in sorted({phase.name for phase in report.phases})},
         "largest_holders": [asdict(holder) for holder in report.holders[:4]],
         "meter": report.source,
+        **({"held": report.held()} if whole else {}),
     }
 
 

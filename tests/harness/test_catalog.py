@@ -61,7 +61,17 @@ def test_the_plain_run_is_predicted_to_train_and_the_trigger_is_said_in_words(fa
 def test_no_trial_is_chosen_twice_and_the_reported_one_always_is(failure: Failure, trial_set: choose.TrialSet) -> None:
     chosen = choose.trials(failure, trial_set)
     assert len({(trial.scope, trial.configuration) for trial in chosen}) == len({trial.id for trial in chosen})
-    assert failure.trial(failure.reported) in chosen or not failure.runs_on(failure.reported, "cpu")
+    if trial_set != "budgeted" or failure.budgeted:
+        assert failure.trial(failure.reported) in chosen or not failure.runs_on(failure.reported, "cpu")
+
+
+@entries
+def test_what_has_a_budget_is_in_every_set_and_nothing_else_in_its_own(failure: Failure) -> None:
+    own = choose.trials(failure, "budgeted")
+    assert [trial.configuration for trial in own] == list(failure.budgeted)
+    assert all(failure.allows(configuration) for configuration in failure.budgeted)
+    for trial_set in choose.TRIAL_SETS:
+        assert set(own) <= set(choose.trials(failure, trial_set))
 
 
 @entries

@@ -118,7 +118,7 @@ def test_cells_are_found_again_when_torch_moved() -> None:
 
 def budget(nbytes: int) -> dict[Key, Budget]:
     key = Key(WHISPER.id, REPORTED, "cpu", "4.53.3", "2.13.0")
-    return {key: Budget(key, nbytes, 10, "", TODAY, "test")}
+    return {key: Budget(key, "", nbytes, 10, "", TODAY, "test")}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from repro.catalog import failures
 from repro.commands import Stop, build_app
 from repro.memory import budgets
 from repro.memory.budgets import Budget, BudgetFileError, Key
+from repro.observe.describe import describe
 from repro.store.records import record
 from repro.store.writer import Writer
 
@@ -30,7 +31,7 @@ def key(trial: str = "t1", device: str = "emulated", transformers: str = "5.24.0
 
 
 def budget(nbytes: int = 1000, tolerance: int = 10, **where: str) -> Budget:
-    return Budget(key(**where), nbytes, tolerance, "4 N", TODAY, "by hand")
+    return Budget(key(**where), "the plain run", nbytes, tolerance, "4 N", TODAY, "by hand")
 
 
 def observed(peak: int | None, **where: str) -> dict[str, Any]:
@@ -40,6 +41,7 @@ def observed(peak: int | None, **where: str) -> dict[str, Any]:
         "cell",
         failure=at.failure,
         trial=at.trial,
+        configuration={},
         device="cpu",
         transformers=at.transformers,
         torch=at.torch,
@@ -69,8 +71,8 @@ def test_an_alarm_says_all_that_is_needed() -> None:
         "+500",
         "900 bytes in 2 blocks",
         "evaluation_loop",
-        f"repro run {FAILURE}",
-        "5.24.0",
+        "the plain run",
+        f"repro matrix --transformers 5.24.0 --torch 2.13.0 --failures {FAILURE} --trial-set budgeted --again",
     ):
         assert part in str(check)
 
@@ -94,7 +96,7 @@ text = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30)
 
 @given(st.lists(st.tuples(text, st.integers(1, 10**13), st.integers(0, 10**9), text), max_size=5))
 def test_a_budget_file_says_what_it_was_told(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
-    known = held(*(Budget(key(trial=row[0]), row[1], row[2], row[3], TODAY, row[3]) for row in rows))
+    known = held(*(Budget(key(trial=row[0]), row[3], row[1], row[2], row[3], TODAY, row[3]) for row in rows))
     path = tmp_path_factory.mktemp("budgets") / "budgets.toml"
     budgets.write(path, known.values())
     assert budgets.read(path) == known
@@ -124,7 +126,7 @@ def test_a_file_edited_by_hand_is_read_with_care(tmp_path: Path, change: Any, sa
 
 def test_updating_keeps_what_holds_and_replaces_what_does_not() -> None:
     known = held(budget(), budget(trial="t2"), budget(trial="t4"))
-    new = budgets.update(known, [observed(1005), observed(2000, trial="t2"), observed(7, trial="t3")], TODAY, "update")
+    new = budgets.update(known, [observed(1005), observed(2000, trial="t2"), observed(7, trial="t3")], TODAY)
     assert new[key()] == known[key()]
     assert (new[key(trial="t2")].bytes, new[key(trial="t2")].tolerance) == (2000, 10)
     assert (new[key(trial="t3")].bytes, new[key(trial="t3")].tolerance) == (7, 0)
@@ -158,6 +160,43 @@ def test_the_commands_check_then_update_then_agree(tmp_path: Path) -> None:
     code, output = run(tmp_path, "check", "--json")
     assert code == 0
     assert '"state": "within"' in output
+
+
+FILE = Path(__file__).parents[2] / "budgets.toml"
+CELLS = sorted({(each.transformers, each.torch) for each in budgets.read(FILE, failures())})
+
+
+def test_the_file_has_a_budget_for_every_peak_that_is_declared_to_have_one_and_for_no_other() -> None:
+    declared = {failure.trial(c).id for failure in failures().values() for c in failure.budgeted}
+    assert len(CELLS) >= 3
+    for cell in CELLS:
+        known = budgets.read(FILE, failures())
+        assert {each.trial for each in known if (each.transformers, each.torch) == cell} == declared
+        assert all(each.run and "repro matrix" in each.made for each in known.values())
+
+
+def test_the_installed_release_keeps_its_budgets_and_a_changed_peak_does_not() -> None:
+    failure = failures()["callback-eval-oom"]
+    about = describe()
+    trial = failure.trial(failure.reported)
+    facts = failure.observe(trial)
+    found = record(
+        "observation",
+        "cell",
+        failure=failure.id,
+        trial=trial.id,
+        **{name: about[name] for name in ("transformers", "torch", "device")},
+        **facts,
+    )
+    known = {key: each for key, each in budgets.read(FILE, failures()).items() if key == budgets.key_of(found)}
+    if not known:
+        pytest.skip(f"no budget is for transformers {about['transformers']} with torch {about['torch']}")
+    assert [each.state for each in budgets.check(known, [found])] == ["within"]
+    for moved, state in ((512, "over"), (-512, "under")):
+        (alarm,) = budgets.check(known, [{**found, "peak_bytes": found["peak_bytes"] + moved}])
+        assert alarm.state == state
+        assert f"difference {moved:+,}" in str(alarm)
+        assert "torch_pad_and_concatenate" in str(alarm)
 
 
 def test_comparing_nothing_is_not_green(tmp_path: Path) -> None:

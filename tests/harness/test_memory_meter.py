@@ -523,6 +523,20 @@ def test_a_report_says_when_who_and_where(source: Source) -> None:
     del kept
 
 
+def test_a_whole_meter_accounts_for_every_byte_of_the_peak_by_function(source: Source) -> None:
+    def makes_small_ones() -> list[torch.Tensor]:
+        return [floats(1) for _ in range(20)]
+
+    with meter(source=source, whole=True) as m:
+        big = floats(1024)
+        small = makes_small_ones()
+    held = m.report.held()
+    assert sum(held.values()) == sum(holder.bytes for holder in m.report.holders) == m.report.peak_bytes
+    assert held == {"harness/test_memory_meter.py floats": 1044 * KIB}
+    assert [holder.bytes for holder in m.report.holders if "makes_small_ones" in holder.made_at] == [20 * KIB]
+    del big, small
+
+
 def test_small_blocks_are_listed_by_phase(source: Source) -> None:
     with meter(source=source) as m:
         big = floats(1024)
