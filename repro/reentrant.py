@@ -66,6 +66,17 @@ def observer_of(family: str) -> Callable[[Trial], Facts]:
     return observe
 
 
+def script_of(family: str) -> Callable[[Configuration], str]:
+    """Return what writes the part of a standalone script that trains a family of speech encoders."""
+
+    def script(configuration: Configuration) -> str:
+        from repro.script import encoders
+
+        return encoders.script(family, configuration)
+
+    return script
+
+
 def probe_of(family: str) -> Callable[[], Mechanism]:
     """Return what looks at how a release checkpoints a family of speech encoders."""
 

@@ -127,6 +127,7 @@ FAILURE = Failure(
     observe=reentrant.observer_of(FAMILY),
     probe=_probe,
     claims=CLAIMS,
+    script=reentrant.script_of(FAMILY),
     sources=(
         reentrant.CENSUS,
         Source("threads", "advice in public threads", "https://github.com/huggingface/transformers/issues/42489"),

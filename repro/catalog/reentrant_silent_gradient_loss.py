@@ -122,6 +122,12 @@ def _probe() -> Mechanism:
     }
 
 
+def _script(configuration: Configuration) -> str:
+    from repro.script import encoders
+
+    return encoders.script(str(configuration["model"]), configuration)
+
+
 PLAIN = Configuration({factor.name: factor.default for factor in FACTORS})
 REPORTED = PLAIN.but(checkpointing="arguments", use_reentrant="True", frozen=ALL)
 ADAPTED = PLAIN.but(model="whisper", checkpointing="method", use_reentrant="True", lora="before", head="frozen")
@@ -237,6 +243,7 @@ FAILURE = Failure(
     observe=_observe,
     probe=_probe,
     claims=CLAIMS,
+    script=_script,
     sources=(
         Source("report", "what is said about the warning", "https://github.com/huggingface/transformers/issues/21381"),
         Source("adapters", "LoRA and checkpointing", "https://github.com/huggingface/peft/issues/137"),

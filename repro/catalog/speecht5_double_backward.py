@@ -96,6 +96,7 @@ FAILURE = Failure(
     observe=reentrant.observer_of(FAMILY),
     probe=reentrant.probe_of(FAMILY),
     claims=CLAIMS,
+    script=reentrant.script_of(FAMILY),
     sources=(
         reentrant.CENSUS,
         Source("threads", "advice in public threads", "https://github.com/huggingface/transformers/issues/28056"),

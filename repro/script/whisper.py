@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from repro.script import pieces
 from repro.vocabulary import Configuration
 
 MODEL = '''
@@ -77,13 +78,6 @@ def compute_metrics(prediction):
     return {"wer": float((predicted[:, :width] != labels)[labels >= 0].mean())}
 '''
 
-SPELLED = '''
-
-def spelled(new, old):
-    """Return the name of a training argument in this release."""
-    return new if new in Seq2SeqTrainingArguments.__dataclass_fields__ else old
-'''
-
 CHECK = """
     # No error is not enough: a run whose gradients are lost is a failure too, and the worst kind.
     started = {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
@@ -124,7 +118,7 @@ def script(configuration: Configuration) -> str:
     ]
     if _measures(c):
         parts.append(METRICS)
-    parts.append(SPELLED)
+    parts.append(pieces.spelled("Seq2SeqTrainingArguments"))
     lines = [*_model(c), *_arguments(c), *_trainer(c)]
     parts.append("\n\ndef reproduce():\n" + "\n".join(f"    {line}".rstrip() for line in lines) + "\n")
     parts.append(CHECK)
@@ -143,11 +137,6 @@ def _measures(c: Configuration) -> bool:
     return c["evaluation"] != "no" or c["predict_after"] != "no"
 
 
-def _mode(c: Configuration, argument: str) -> str:
-    """Return the argument that chooses the mode of checkpointing, where one is chosen."""
-    return f'{argument}={{"use_reentrant": {c["use_reentrant"]}}}' if c["use_reentrant"] != "unset" else ""
-
-
 def _model(c: Configuration) -> Iterator[str]:
     yield "model = tiny_whisper()"
     if c["use_cache"] != "untouched":
@@ -157,7 +146,7 @@ def _model(c: Configuration) -> Iterator[str]:
     if c["lora"] == "before":
         yield from _lora(c)
     if c["checkpointing"] in ("method", "both"):
-        yield f"model.gradient_checkpointing_enable({_mode(c, 'gradient_checkpointing_kwargs')})"
+        yield f"model.gradient_checkpointing_enable({pieces.mode(c, 'gradient_checkpointing_kwargs')})"
     if c["stray_variable"] == "set":
         yield "model_gradient_checkpointing = True  # noqa: F841 - a line of the report: a variable that nobody reads"
     if c["lora"] == "after":
@@ -166,12 +155,7 @@ def _model(c: Configuration) -> Iterator[str]:
 
 def _lora(c: Configuration) -> Iterator[str]:
     inside = ".*decoder.*" if c["encoder"] == "frozen" else ".*"
-    yield "import peft"
-    yield ""
-    yield f'modules = r"{inside}\\.(q_proj|v_proj)"'
-    yield "# Fresh LoRA weights would have gradients of exactly zero in one half."
-    yield "lora = peft.LoraConfig(r=2, target_modules=modules, init_lora_weights=False)"
-    yield "model = peft.get_peft_model(model, lora)"
+    yield from pieces.lora(rf"{inside}\.(q_proj|v_proj)")
 
 
 def _arguments(c: Configuration) -> Iterator[str]:
@@ -210,9 +194,7 @@ def _arguments(c: Configuration) -> Iterator[str]:
         yield '        spelled("eval_strategy", "evaluation_strategy"): "steps",'
         yield '        "eval_steps": 1,'
     if c["checkpointing"] in ("arguments", "both"):
-        yield '        spelled("gradient_checkpointing", "activation_checkpointing"): True,'
-        if mode := _mode(c, ""):
-            yield f'        spelled("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"): {mode[1:]},'
+        yield from (f"        {entry}" for entry in pieces.checkpointing(c))
     yield "    },"
     yield ")"
 
