@@ -165,6 +165,12 @@ def _probe() -> Mechanism:
     return ctc_schedule.probe()
 
 
+def _script(configuration: Configuration) -> str:
+    from repro.script import ctc_schedule
+
+    return ctc_schedule.script(configuration)
+
+
 PLAIN = Configuration({factor.name: factor.default for factor in FACTORS})
 REPORTED = PLAIN.but(callback="when should_evaluate")
 
@@ -310,6 +316,7 @@ FAILURE = Failure(
     observe=_observe,
     probe=_probe,
     claims=CLAIMS,
+    script=_script,
     sources=(
         Source("report", "a report with its answers: a CTC trainer whose callback evaluates the training set"),
         Source("mechanism", "what the mechanism itself suggests trying"),

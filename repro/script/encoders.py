@@ -254,7 +254,6 @@ def reproduce():
 """
 
 
-
 def script(family: str, configuration: Configuration) -> str:
     """Return source that defines `reproduce()` for a configuration of the failures of a family of speech encoders."""
     its, c = FAMILIES[family], configuration
