@@ -22,9 +22,10 @@ def register(app: typer.Typer) -> None:
         from repro.catalog import find
         from repro.show import terminal
         from repro.store.reader import read
+        from repro.store.records import JUDGED
 
         entry = find(failure)
-        stored = read(results, containing=entry.id)
+        stored = read(results, containing=entry.id, kinds=JUDGED)
         for damage in stored.damage:
             terminal.say(f"skipped a line that is no record: {damage}")
         if as_json:

@@ -64,7 +64,7 @@ class Question:
         trials = [self.failure.trial(configuration) for configuration in self.configurations]
         if any(_never_ran(cell.observations.get(trial.id, ())) for trial in trials):
             return Answer(None, "did not run", missing=True)
-        outcomes = {trial.id: cell.outcome(self.failure, trial) for trial in trials}
+        outcomes = {trial.id: cell.outcome(self.failure, trial.id) for trial in trials}
         evidence = {trial: outcome.evidence for trial, outcome in outcomes.items()}
         torn = [outcome.why for outcome in outcomes.values() if outcome.why.startswith("contradictory")]
         if torn:

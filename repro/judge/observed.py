@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
 from repro.store.records import Record
-from repro.vocabulary import UNFINISHED, Configuration, Failure, Trial
+from repro.vocabulary import UNFINISHED, Configuration, Failure
 
 MECHANISM = "mechanism"
 
@@ -41,9 +42,9 @@ class Cell:
         """A key that sorts cells by release, then by torch."""
         return version(self.transformers), version(self.torch), self.id
 
-    def outcome(self, failure: Failure, trial: Trial) -> Outcome:
-        """Return what is known of a trial here. Observations that contradict each other are no outcome, but shown."""
-        records = self.observations.get(trial.id, [])
+    def outcome(self, failure: Failure, trial: str) -> Outcome:
+        """Return what is known of a trial, by its id. Contradictory observations are no outcome, but shown."""
+        records = self.observations.get(trial, [])
         finished = [record for record in records if record["end"] not in UNFINISHED]
         if not finished:
             why = f"{records[-1]['end']}: {records[-1].get('detail', '')}".strip(": ") if records else "did not run"
@@ -56,15 +57,25 @@ class Cell:
 
     def outcome_of(self, failure: Failure, configuration: Configuration) -> Outcome:
         """Return what is known of a configuration at the scope of the report."""
-        return self.outcome(failure, failure.trial(configuration))
+        return self.outcome(failure, failure.trial(configuration).id)
 
 
+@lru_cache(maxsize=1024)
 def version(text: str | None) -> Version:
     """Return a version to sort by; what is none sorts first."""
     try:
         return Version(text or "0")
     except InvalidVersion:
         return Version("0")
+
+
+def by_failure(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Return the records that are about a failure, by its id, for those who ask about one failure after another."""
+    found: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        if "failure" in record:
+            found[record["failure"]].append(record)
+    return found
 
 
 def cells(failure: Failure, records: Iterable[Record]) -> list[Cell]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from repro.judge.observed import Cell, Outcome, cells, version
@@ -50,9 +50,13 @@ class Verdict:
 
 def verdicts(failure: Failure, records: Iterable[Record]) -> list[dict[str, Any]]:
     """Judge every claim in every cell observed; rows are ordered by release, then as the claims are declared."""
-    observed = cells(failure, records)
+    return verdicts_in(failure, cells(failure, records))
+
+
+def verdicts_in(failure: Failure, observed: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Judge every claim in every one of some cells, in their order."""
     return [
-        asdict(verdict)
+        dict(vars(verdict))
         for cell in observed
         for claim in failure.claims
         for verdict in judge(failure, claim, cell, observed)

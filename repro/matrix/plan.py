@@ -142,7 +142,7 @@ def observations(results: Path) -> dict[str, set[str]]:
     """Return the ids of the trials that were observed, by cell."""
     found: dict[str, set[str]] = {}
     if results.exists():
-        for record in read(results).of_kind("observation"):
+        for record in read(results, kinds=("observation",)).of_kind("observation"):
             if record["end"] not in NOT_FINAL:
                 found.setdefault(record["cell"], set()).add(record["trial"])
     return found
@@ -158,7 +158,7 @@ class Cost:
 
 def cost(planned: Sequence[Planned], results: Path, *, jobs: int, workers: int, cache: Cache) -> Cost:
     """Estimate a plan's cost from the times of earlier trials, or from measured defaults."""
-    known = _typical_seconds(read(results)) if results.exists() else {}
+    known = _typical_seconds(read(results, kinds=("observation",))) if results.exists() else {}
     seconds = 0.0
     for item in planned:
         if item.trials:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from repro.catalog import UnknownFailureError, failures
@@ -14,7 +14,8 @@ from repro.nightly import plan as planning
 from repro.nightly.changes import Change, changes
 from repro.nightly.ledger import Ledger, ledger, listing
 from repro.show import terminal
-from repro.store.reader import Results, read
+from repro.store.reader import Results, collector_paused, read
+from repro.store.records import JUDGED, KINDS
 
 
 def open_ledger(plan: Path, results: Path) -> Ledger:
@@ -36,11 +37,14 @@ def open_ledger(plan: Path, results: Path) -> Ledger:
 def open_changes(old: Path, new: Path, budget_file: Path | None) -> Sequence[Change]:
     """Return what changed between two results. Raises ResultsError, or BudgetFileError."""
     allowed = budgets.read(budget_file) if budget_file else {}
-    return changes(_told(old).records, _told(new).records, tuple(failures().values()), allowed, table())
+    with collector_paused():  # the records are let go before it ends: no name here holds them
+        return changes(
+            _told(old, JUDGED).records, _told(new, JUDGED).records, tuple(failures().values()), allowed, table()
+        )
 
 
-def _told(results: Path) -> Results:
-    found = read(results)
+def _told(results: Path, kinds: Collection[str] = KINDS) -> Results:
+    found = read(results, kinds=kinds)
     for damage in found.damage:
         terminal.say(f"skipped a line that is no record: {damage}")
     return found

@@ -14,8 +14,8 @@ from typing import Any
 
 from repro.cells.releases import Table, last_patches
 from repro.frontier.question import AFFECTED, GOOD, Question
-from repro.judge.observed import Cell, Outcome, cells, version
-from repro.judge.verdicts import verdicts
+from repro.judge.observed import Cell, Outcome, by_failure, cells, version
+from repro.judge.verdicts import verdicts_in
 from repro.memory import budgets
 from repro.memory.budgets import Budget, Key
 from repro.store.records import Record
@@ -89,17 +89,16 @@ def changes(
 ) -> list[Change]:
     """Return what changed, harm first, then by failure and release."""
     found: list[Change] = []
+    sides = by_failure(old), by_failure(new)
     for failure in failures:
-        before, after = cells(failure, old), cells(failure, new)
-        found += _of_failure(failure, before, after, old, new)
+        before, after = (cells(failure, side.get(failure.id, ())) for side in sides)
+        found += _of_failure(failure, before, after)
     found += _peaks(allowed, old, new)
     found += _uncovered(new, releases) if releases else ()
     return sorted(found, key=lambda c: (KINDS.index(c.kind), c.failure or "", version(c.transformers), not c.reported))
 
 
-def _of_failure(
-    failure: Failure, before: Sequence[Cell], after: Sequence[Cell], old: Sequence[Record], new: Sequence[Record]
-) -> Iterator[Change]:
+def _of_failure(failure: Failure, before: Sequence[Cell], after: Sequence[Cell]) -> Iterator[Change]:
     pairs, gone, fresh = _paired(before, after)
     for one, other in pairs:
         then, now = _observed(failure, one), _observed(failure, other)
@@ -111,7 +110,7 @@ def _of_failure(
         yield Change(COVERED, failure.id, *_where(cell), after=_status(failure, cell))
     for cell in gone:
         yield Change(GONE, failure.id, *_where(cell), before=_status(failure, cell))
-    yield from _verdicts(failure, pairs, old, new)
+    yield from _verdicts(failure, pairs, before, after)
     yield from _frontier(failure, before, after)
 
 
@@ -140,15 +139,10 @@ def _status(failure: Failure, cell: Cell) -> str | None:
 Observed = Mapping[str, Outcome]
 """What a cell has records of, by the id of the trial."""
 
-_NOWHERE = Configuration({})
-
 
 def _observed(failure: Failure, cell: Cell) -> Observed:
-    """Return the outcome of every trial that a cell has records of. An outcome is looked up by the trial's id alone."""
-    return {
-        name: cell.outcome(failure, Trial(failure.id, records[-1]["scope"], _NOWHERE, name))
-        for name, records in cell.observations.items()
-    }
+    """Return the outcome of every trial that a cell has records of."""
+    return {name: cell.outcome(failure, name) for name in cell.observations}
 
 
 def _trial(failure: Failure, cell: Cell, name: str) -> Trial:
@@ -248,18 +242,18 @@ def _ratio(outcome: Outcome) -> float | None:
 
 
 def _verdicts(
-    failure: Failure, pairs: Sequence[tuple[Cell, Cell]], old: Sequence[Record], new: Sequence[Record]
+    failure: Failure, pairs: Sequence[tuple[Cell, Cell]], before: Sequence[Cell], after: Sequence[Cell]
 ) -> Iterator[Change]:
-    then, now = ({_row(r): r for r in verdicts(failure, records)} for records in (old, new))
+    then, now = ({_row(row): row for row in verdicts_in(failure, side)} for side in (before, after))
     successor = {one.id: other.id for one, other in pairs}
     for (cell, claim, spelling), row in then.items():
-        after = now.get((successor.get(cell, ""), claim, spelling))
-        if after is None or row["verdict"] is None or row["verdict"] == after["verdict"]:
+        later = now.get((successor.get(cell, ""), claim, spelling))
+        if later is None or row["verdict"] is None or row["verdict"] == later["verdict"]:
             continue
-        kind = UNJUDGED if after["verdict"] is None else VERDICT
-        where = (after["transformers"], after["torch"], after["device"])
-        told = str(after["detail"])
-        yield Change(kind, failure.id, *where, claim=claim, before=row["verdict"], after=after["verdict"], detail=told)
+        kind = UNJUDGED if later["verdict"] is None else VERDICT
+        where = (later["transformers"], later["torch"], later["device"])
+        told = str(later["detail"])
+        yield Change(kind, failure.id, *where, claim=claim, before=row["verdict"], after=later["verdict"], detail=told)
 
 
 def _row(row: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -28,7 +28,7 @@ from repro.show.facts import (
     stretches,
 )
 from repro.store.records import Record
-from repro.vocabulary import RAISES_OTHER, REFUSED, TRAINS, Configuration, Failure, Trial
+from repro.vocabulary import RAISES_OTHER, REFUSED, TRAINS, Configuration, Failure
 
 
 def reference(failures: Iterable[Failure], records: Sequence[Record]) -> Reference:
@@ -199,7 +199,7 @@ def _trigger(
     for cell in observed:
         for name, records in cell.observations.items():
             scope, configuration = records[-1]["scope"], Configuration(records[-1]["configuration"])
-            outcome = cell.outcome(failure, Trial(failure.id, scope, configuration, name))
+            outcome = cell.outcome(failure, name)
             if outcome.name is None:
                 continue
             expected = None

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from repro.judge.observed import Cell, cells
-from repro.judge.verdicts import verdicts
+from repro.judge.verdicts import verdicts_in
 from repro.show import terminal
 from repro.store.records import Record
 from repro.vocabulary import TRAINS, Failure
@@ -60,7 +60,7 @@ def print_verdicts(failure: Failure, records: Sequence[Record]) -> None:
         out.print("nothing was observed yet: run `repro run` or `repro matrix`")
         return
     out.print(_outcome_table(failure, observed))
-    rows = verdicts(failure, records)
+    rows = verdicts_in(failure, observed)
     out.print(_claim_table(failure, columns(rows)))
     working = _working(failure, rows)
     out.print(f"cures that work where the failure is: {working or 'none that was tried'}")

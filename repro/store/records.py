@@ -35,6 +35,8 @@ SCHEMA = 1
 """Raised when the meaning of an existing field changes; a new field does not raise it."""
 
 KINDS = ("cell", "mechanism", "started", "observation", "cell failed", "census")
+JUDGED = ("cell", "mechanism", "observation")
+"""What outcomes and verdicts are made of; half of all records only say that a trial was begun."""
 
 Record = Mapping[str, Any]
 

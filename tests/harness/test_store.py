@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from repro.store.reader import merge, read
-from repro.store.records import SCHEMA, dump, record
+from repro.store.records import JUDGED, KINDS, SCHEMA, dump, record
 from repro.store.writer import ResultsError, Writer
 
 values = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
@@ -90,6 +90,55 @@ def test_a_foreign_file_is_named_and_left_as_it_is(tmp_path: Path, content: str)
     found = read(tmp_path)
     assert [damage.path.name for damage in found.damage] == ["foreign.jsonl"]
     assert path.read_text() == content
+
+
+def test_records_of_other_kinds_are_left_out_unread_and_the_rest_is_as_ever(tmp_path: Path) -> None:
+    written = [record(kind, "c", failure="f", trial="t") for kind in KINDS]
+    broken = dump(record("started", "c"))[:-1]
+    (tmp_path / "x.jsonl").write_text("\n".join([broken, *map(dump, written)]) + "\n")
+    found = read(tmp_path, kinds=JUDGED)
+    assert {item["kind"] for item in found.records} == set(JUDGED)
+    assert found.damage == ()
+    assert [damage.line for damage in read(tmp_path).damage] == [1]
+
+
+def test_observations_that_lack_a_text_are_left_out_and_no_other_record_is(tmp_path: Path) -> None:
+    for kind in KINDS:
+        for failure in ("one", "other"):
+            Writer(tmp_path).append(record(kind, "c", failure=failure))
+    found = read(tmp_path, containing='"one"')
+    assert sorted((item["kind"], item["failure"]) for item in found.records) == sorted(
+        (kind, failure) for kind in KINDS for failure in ("one", "other") if (kind, failure) != ("observation", "other")
+    )
+
+
+fragments = st.lists(
+    st.sampled_from(["{", "}", "[", "]", ",", '"', ":", "1", "\n", " ", "{}", '{"a":1}'])
+    | records.map(dump)
+    | records.map(lambda r: dump(r)[:-3])
+)
+
+
+@given(fragments, st.booleans())
+@example(['{"a":[1', "2]}"], True)
+@example(["{},{}"], True)
+def test_a_file_is_read_as_its_lines_are_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str], ended: bool
+) -> None:
+    text = "".join(part + "\n" * (len(part) > 2) for part in parts) + "\n" * ended
+    path = tmp_path_factory.getbasetemp() / "whole.jsonl"
+    path.write_text(text)
+    whole = read(path)
+    one_by_one, damaged = [], []
+    *lines, torn = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        path.write_text(line + "\n")
+        found = read(path)
+        one_by_one.append(found.records)
+        damaged += [number for _ in found.damage]
+    path.write_text(torn)
+    assert whole.records == merge(*one_by_one, read(path).records)
+    assert [damage.line for damage in whole.damage] == damaged
 
 
 def test_a_newer_schema_is_refused_with_its_place(tmp_path: Path) -> None:
