@@ -26,6 +26,7 @@ _SIGNALS = (
     "inputs",
     "inputs_embeds",
 )
+_GRIDS = ("grid_thw", "image_grid_thw", "grid_hws", "image_grid_hws")
 _LABEL_HEADS = (
     ("ForCTC", "short"),
     ("SequenceClassification", "one"),
@@ -102,7 +103,9 @@ def _grid(batch: int, columns: int, rows: int) -> Any:
 
 def _layouts(chosen: list[str], config: Any) -> int:
     """Return how many layouts of the same signals are worth trying."""
-    if any("feature" in name or "values" in name for name in chosen):
+    if any("feature" in name or "values" in name for name in chosen if name != "pixel_values"):
+        return 4
+    if any(name in chosen for name in _GRIDS):
         return 4
     if "pixel_values" in chosen:
         return 2
@@ -120,15 +123,41 @@ def _parameters(model: Any) -> dict[str, inspect.Parameter]:
 def _given(model: Any, chosen: list[str], names: dict[str, Any], layout: int) -> Inputs | None:
     given: Inputs = {}
     for name in chosen:
-        value = _value(name, model.config, layout)
-        if value is not None:
-            given[name] = value
+        known = _value(name, model.config, layout)
+        if known is None and name == getattr(model, "main_input_name", ""):
+            known = value(name, model.config, given)
+        if known is not None:
+            given[name] = known
+    given.update(_patches(given, names, model.config, layout))
     if type(model).__name__.endswith("ForMultipleChoice"):
         given = {name: value.unsqueeze(1).expand(-1, 2, *value.shape[1:]).contiguous() for name, value in given.items()}
     decoder = model.config.is_encoder_decoder or any(n in chosen for n in ("decoder_input_ids",))
     if decoder and "decoder_input_ids" in names and "decoder_input_ids" not in given:
         given["decoder_input_ids"] = _value("decoder_input_ids", model.config, layout)
     return given or None
+
+
+def _patches(given: Inputs, names: dict[str, Any], config: Any, layout: int) -> Inputs:
+    """Return pictures as patches, where their number in each direction is an input as well."""
+    name = next((name for name in ("pixel_values", "hidden_states") if name in given), "")
+    packed = any(name in given for name in _GRIDS)
+    if not name or not (packed or "spatial_shapes" in names):
+        return {}
+    size = _size(find(config, "patch_size", default=16))[0]
+    channels, in_time = _image(config)[0], int(find(config, "temporal_patch_size", default=1))
+    width = _patch_width(config)
+    if not packed:
+        shapes = {"spatial_shapes": torch.tensor([[4, 4]] * BATCH)}
+        masks = (
+            {"pixel_attention_mask": torch.ones(BATCH, 16, dtype=torch.long)} if "pixel_attention_mask" in names else {}
+        )
+        return {name: torch.randn(BATCH, 16, width), **shapes, **masks}
+    shape = ((width * in_time,), (channels, size, size), (width,), (channels, in_time, size, size))[layout % 4]
+    return {name: torch.randn(16 * BATCH, *shape)}
+
+
+def _patch_width(config: Any) -> int:
+    return _image(config)[0] * _size(find(config, "patch_size", default=16))[0] ** 2
 
 
 def _labels(model: Any, names: dict[str, Any], given: Inputs) -> Iterator[tuple[str, Inputs]]:
@@ -232,6 +261,10 @@ def _value(name: str, config: Any, layout: int) -> Any:
         return torch.zeros(BATCH, 1, dtype=torch.long)
     if name in ("grid_thw", "image_grid_thw", "video_grid_thw"):
         return torch.tensor([[1, 4, 4]] * BATCH)
+    if name in ("grid_hws", "image_grid_hws"):
+        return torch.tensor([[4, 4]] * BATCH)
+    if name.startswith(("past_", "future_", "static_")):
+        return _series(name, config)
     if name in ("feature_lens", "input_lengths", "lengths"):
         return torch.full((BATCH,), FRAMES)
     if name in ("time_step", "timestep", "timesteps", "timestep_idx"):
@@ -262,6 +295,46 @@ def _value(name: str, config: Any, layout: int) -> Any:
     if re.search(r"position_ids$", name):
         return torch.arange(LENGTH).expand(BATCH, LENGTH).contiguous()
     return None
+
+
+def value(name: str, config: Any, given: Inputs) -> Any:
+    """Return a value for an argument that a forward turned out to need; None where the name says nothing.
+
+    `given` are the other inputs; hidden states get as many positions as the text has.
+    """
+    known = _value(name, config, 0)
+    if known is not None:
+        return known
+    if name.endswith("mask"):
+        return torch.ones(BATCH, LENGTH, dtype=torch.long)
+    if re.search(r"(embeds?|hidden_states?|states|features|embeddings)$", name):
+        return _value("hidden_states", config, 0)
+    if name == "flattened_patches":  # each begins with its row and its column
+        return torch.cat([_grid(BATCH, 4, 4) + 1.0, torch.randn(BATCH, 16, _patch_width(config))], -1)
+    if name in ("target_sizes", "tgt_sizes", "image_sizes"):
+        return torch.tensor([[4, 4]] * BATCH)
+    if name.endswith("_ids"):
+        text = given.get("input_ids")
+        return torch.zeros_like(text) if text is not None else _ids(config)
+    return None
+
+
+def _series(name: str, config: Any) -> Any:
+    """Return a part of a time series; None where the configuration is not one of a model of them."""
+    past, future = find(config, "context_length"), find(config, "prediction_length", default=8)
+    if past is None:
+        return None
+    lags, dimensions = (
+        find(config, "lags_sequence", default=[0]),
+        find(config, "num_input_channels", "input_size", default=1),
+    )
+    count = int(future) if name.startswith("future_") else int(past) + max(lags)
+    if name.endswith("time_features"):
+        return torch.randn(BATCH, count, int(find(config, "num_time_features", default=0)))
+    if name.startswith("static_"):
+        return None
+    shape = (BATCH, count) if dimensions == 1 and hasattr(config, "lags_sequence") else (BATCH, count, int(dimensions))
+    return torch.ones(shape) if name.endswith("mask") else torch.rand(shape) + 1.0
 
 
 def _text(name: str, config: Any, layout: int) -> Any:

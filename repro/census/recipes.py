@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+_FEW_PATCHES = {"model_args": {"depth": 2, "embed_dim": 64, "num_heads": 4, "attn_pool_num_heads": 4, "img_size": 28}}
+_IN_THREE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}
+_FORECAST = {"prediction_length": 8, "context_length": 16}
+
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "Apertus1p5Config": {
         "audio_config": {"codebook_dim": 64, "hidden_size": 64, "codebook_size": 16},
@@ -33,12 +37,42 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "Qwen3OmniMoeTalkerTextConfig": {"shared_expert_intermediate_size": 64},
     "Qwen3OmniMoeTalkerConfig": {"spatial_merge_size": 2, "text_config": {"shared_expert_intermediate_size": 64}},
     "Gemma3nTextConfig": {"num_kv_shared_layers": 0},
+    "Gemma3nConfig": {
+        "text_config": {"num_kv_shared_layers": 0},
+        "vision_config": {"hidden_size": 2048, "model_args": {"channel_multiplier": 0.1}},
+    },
+    "PeVideoEncoderConfig": {"vision_config": _FEW_PATCHES},
+    "PeVideoConfig": {"video_config": {"vision_config": _FEW_PATCHES}},
+    "PeAudioVideoEncoderConfig": {"video_config": {"vision_config": _FEW_PATCHES}},
+    "PeAudioVideoConfig": {"audio_video_config": {"video_config": {"vision_config": _FEW_PATCHES}}},
     "SeamlessM4Tv2Config": {
         "variance_predictor_embed_dim": 64,
         "variance_predictor_hidden_dim": 64,
         "variance_pred_dropout": 0.0,
     },
     "FunAsrNanoConfig": {"adaptor_config": {"intermediate_size": 16}},
+    "BltConfig": {"encoder_hash_byte_group_vocab": 64},
+    "CLIPSegConfig": {"extract_layers": [0, 1]},
+    "DbrxConfig": {"attn_config": {"rope_theta": 10000.0}},
+    "DoryConfig": {"num_hidden_layers": 3, "n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1},
+    "GPTNeoConfig": {"attention_types": [[["global", "local"], 1]]},
+    "Glm46VConfig": {"text_config": {"rope_parameters": _IN_THREE}},
+    "Glm4vConfig": {"text_config": {"rope_parameters": _IN_THREE}},
+    "Glm4vTextConfig": {"rope_parameters": _IN_THREE},
+    "GlmImageConfig": {"text_config": {"rope_parameters": _IN_THREE}},
+    "GlmImageTextConfig": {"rope_parameters": _IN_THREE},
+    "Llama4VisionConfig": {"intermediate_size": 256},
+    "Llama4Config": {"vision_config": {"intermediate_size": 256}},
+    "Step3p7TextConfig": {"sliding_window": 16},
+    "Step3p7Config": {"text_config": {"sliding_window": 16}},
+    "T5Gemma2Config": {"dropout_rate": 0.0},
+    "JambaConfig": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "Mamba2Config": {"num_heads": 8},
+    "NemotronConfig": {"num_key_value_heads": 4},
+    "Lfm2MoeConfig": {"layer_types": ["conv", "full_attention"]},
+    "InformerConfig": _FORECAST,
+    "TimeSeriesTransformerConfig": _FORECAST,
+    "AutoformerConfig": _FORECAST,
     "Wav2Vec2BertConfig": {"vocab_size": 32},
     "Wav2Vec2ConformerConfig": {"vocab_size": 32},
 }
@@ -78,6 +112,11 @@ INPUTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "SpeechT5DecoderWithoutPrenet": {"input_values": _HIDDEN, "encoder_hidden_states": _HIDDEN},
     "SpeechT5DecoderWithTextPrenet": {"input_values": ("ids", 2, 10), "encoder_hidden_states": _HIDDEN},
     "SpeechEncoderDecoderModel": {"input_values": ("noise", 2, 8000), "decoder_input_ids": ("ids", 2, 10)},
+    "MllamaVisionModel": {
+        "pixel_values": ("noise", 2, 1, 4, 3, 448, 448),
+        "aspect_ratio_ids": ("are", [[1], [1]]),
+        "aspect_ratio_mask": ("ones", 2, 1, 4),
+    },
     "NeuCodecModel": {"input_features": ("noise", 1, 50, 64), "input_values": ("noise", 1, 1, 16000)},
     "FunAsrNanoEncoder": {"input_features": ("noise", 2, 64, 560), "input_features_mask": ("ones", 2, 64)},
     "GraniteSpeech5ForCTC": {"input_features": ("noise", 2, 64, 320)},

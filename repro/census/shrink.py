@@ -6,6 +6,7 @@ A family that no level suits has a recipe (`repro.census.recipes`).
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,7 +41,10 @@ _NOT_WIDTH = re.compile(
     r"|^num_|_channels$(?<=num_channels)|mel|input_feat|conv_|rotary|rope|time_step|state|type_vocab|sampl|codebook"
 )
 _VOCABULARY = re.compile(r"vocab(ulary)?_size")
-_TOKEN = re.compile(r"_token_(id|index)s?$|_token_ids$|^(pad|bos|eos|sep|cls|mask)_id$|_token$")
+_TOKEN = re.compile(r"_token_(id|index)s?$|_token_ids$|^(pad|bos|eos|sep|cls|mask)_id$|(?<!per)_token$")
+_PLACEHOLDER = re.compile(r"^(image|video|audio)_token_(id|index)$")
+_UNSEEN = 10**6
+"""A token id beyond every vocabulary, from which placeholders without an id of their own are numbered."""
 _POSITIONS = re.compile(r"position_embeddings$|_positions$|^n_positions$|^n_ctx$|max_seq_len\w*$|^max_sequence_length$")
 _PINNED_TO_ZERO = re.compile(
     r"dropout|drop_path|dropout_rate|layerdrop|stochastic_depth|mask_(time|feature)_prob|pdrop$|_drop_?(rate|prob)$|jitter|drop_rate$"
@@ -66,7 +70,11 @@ class Shrinker:
         values = _fields(config)
         for name, value in values.items():
             if isinstance(value, drift.config_types()):
-                changed[name] = {"model_type": value.model_type, **self.overrides(value)}
+                changed[name] = {**_set_apart(value), "model_type": value.model_type, **self.overrides(value)}
+            elif value is None and _PLACEHOLDER.search(name):
+                changed[name] = self._token(_UNSEEN + len(self.tokens))
+            elif value is None and name == "head_dim" and self.level in _SIZES:
+                changed[name] = self._widths[3]
             elif isinstance(value, bool) or value is None:
                 continue
             elif _PINNED_TO_ZERO.search(name) and isinstance(value, (int, float)):
@@ -79,7 +87,12 @@ class Shrinker:
                 changed[name] = self._rope(value)
         if "apply_spec_augment" in values:
             changed["apply_spec_augment"] = False
-        return {name: value for name, value in changed.items() if value is not None and value != values.get(name)}
+        spelled = _as_arguments(config)
+        return {
+            spelled.get(name, name): value
+            for name, value in changed.items()
+            if value is not None and value != values.get(name)
+        }
 
     def _number(self, name: str, value: int, values: Mapping[str, Any]) -> int:
         if _TOKEN.search(name):
@@ -98,13 +111,15 @@ class Shrinker:
             return min(value, EXPERTS_USED)
         if re.search(r"(num|n)_(\w+_)?experts$", name):
             return min(value, EXPERTS)
-        if re.search(r"^(n_groups?|mamba_n(um)?_groups|topk_group)$", name):
+        if re.search(r"^(n_groups?|num_expert_groups?|mamba_n(um)?_groups|topk_group)$", name):
             return 1
         if name == "num_filters":
             return min(value, FILTERS)
         if _GROUPS.search(name):
             heads = [v for n, v in values.items() if n in ("num_attention_heads", "num_heads", "n_head") and v]
             return some_heads if value in heads else min(value, groups)
+        if name == "qk_head_dim":  # of two parts, each a head wide
+            return min(value, 2 * head_width)
         if _HEAD_WIDTH.search(name):
             return min(value, head_width)
         if _HEADS.search(name):
@@ -114,12 +129,16 @@ class Shrinker:
         return value
 
     def _layers(self, values: Mapping[str, Any]) -> int:
-        kinds = values.get("layer_types")
-        return max(LAYERS, len(set(kinds))) if kinds else LAYERS
+        kinds, asked_for = values.get("layer_types") or (), values.get("out_indices") or ()
+        return max(LAYERS, len(set(kinds)), len(asked_for))
 
     def _list(self, name: str, value: Any, values: Mapping[str, Any]) -> Any:
         if name in ("layer_types", "layers_block_type", "mlp_layer_types"):
             return _each_kind(list(value), self._layers(values))
+        if name == "out_indices" and "num_hidden_layers" in values:
+            return list(range(1, len(value) + 1))
+        if name.endswith("vision_feature_layer") and all(type(item) is int for item in value):
+            return type(value)(item % LAYERS for item in value)
         if name == "depths":
             return type(value)(min(item, LAYERS) for item in value)
         if _TOKEN.search(name) and all(type(item) is int for item in value):
@@ -151,6 +170,8 @@ def small_config(config_class: Any, level: str) -> Any:
     given = _merged(Shrinker(level).overrides(default), recipe or {})
     config = base(**given) if base else config_class(**given)
     pin_randomness(config)
+    if not hasattr(config, "initializer_range"):  # part of a model, which otherwise gets it from the whole
+        config.initializer_range = 0.02
     return config
 
 
@@ -165,7 +186,27 @@ def pin_randomness(config: Any) -> None:
 
 def _fields(config: Any) -> dict[str, Any]:
     skip = {"transformers_version", "num_labels", "id2label", "label2id", "max_length", "min_length"}
-    return {name: value for name, value in vars(config).items() if not name.startswith("_") and name not in skip}
+    fields = {name: value for name, value in vars(config).items() if not name.startswith("_") and name not in skip}
+    # The layers whose output a backbone gives; their names follow from these.
+    asked_for = getattr(config, "_out_indices", None)
+    return {**fields, "out_indices": list(asked_for)} if asked_for else fields
+
+
+def _set_apart(config: Any) -> dict[str, Any]:
+    """Return what a part of a configuration has of its own, beyond the defaults of its class."""
+    default = _fields(type(config)())
+    plain = (bool, int, float, str, list, tuple, dict)
+    return {
+        name: value
+        for name, value in _fields(config).items()
+        if isinstance(value, plain) and name in default and value != default[name]
+    }
+
+
+def _as_arguments(config: Any) -> dict[str, str]:
+    """Return how the constructor calls fields that it stores under another name."""
+    known = inspect.signature(type(config)).parameters
+    return {field: name for name, field in type(config).attribute_map.items() if name in known and field not in known}
 
 
 def _each_kind(kinds: list[Any], count: int) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 import torch
 
-from repro.census import drift, inputs, shrink, verdicts
+from repro.census import corrections, drift, inputs, shrink, verdicts
 from repro.census.passage import Passage
 from repro.observe.spy import EndlessError, Sightings, watching
 
@@ -252,17 +252,10 @@ def _raised(error: Exception, *, engaged: bool) -> dict[str, Any]:
 
 
 def _trained(model: Any, given: inputs.Inputs) -> tuple[inputs.Inputs, Gradients]:
-    """Return inputs, corrected where a model asks for placeholder tokens, and the gradients of two equal plain runs."""
+    """Return inputs, corrected by what the model says about them, and the gradients of two equal plain runs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            plain = gradients(model, given)
-        except ValueError as error:
-            corrected = _with_placeholders(model, given, str(error))
-            if corrected is None:
-                raise
-            given = corrected
-            plain = gradients(model, given)
+        given, plain = _taken(model, given)
         again = gradients(model, given)
     if not any(bool(gradient.any()) for gradient in plain.values()):
         raise ValueError("every gradient is zero")
@@ -274,20 +267,17 @@ def _trained(model: Any, given: inputs.Inputs) -> tuple[inputs.Inputs, Gradients
     return given, plain
 
 
-def _with_placeholders(model: Any, given: inputs.Inputs, message: str) -> inputs.Inputs | None:
-    """Put as many placeholder tokens into `input_ids` as the model says that it has features for."""
-    asked = re.search(r"(image|audio|video|speech)\D*tokens\D*(\d+)\D*features\D*(\d+)", message, re.IGNORECASE)
-    if asked is None or "input_ids" not in given:
-        return None
-    kind, features = asked.group(1).lower(), int(asked.group(3))
-    token = inputs.find(model.config, *(f"{kind}_{suffix}" for suffix in ("token_id", "token_index")))
-    if token is None or features % inputs.BATCH or features > 4096:
-        return None
-    rows = features // inputs.BATCH
-    text = given["input_ids"]
-    placeholders = torch.full((inputs.BATCH, rows), int(token))
-    ids = torch.cat([text[:, :2], placeholders, text[:, 2:]], dim=1)
-    return {**given, "input_ids": ids, **({"labels": ids.clone()} if "labels" in given else {})}
+def _taken(model: Any, given: inputs.Inputs) -> tuple[inputs.Inputs, Gradients]:
+    """Return inputs that a model takes, starting from a guess, and its gradients. Raises what it said at last."""
+    for _ in range(corrections.AT_MOST):
+        try:
+            return given, gradients(model, given)
+        except Exception as error:
+            better = corrections.corrected(model, given, error)
+            if better is None:
+                raise
+        given = better
+    return given, gradients(model, given)
 
 
 def _seeded_guesses(model: Any, reasons: list[str]) -> Iterator[tuple[str, inputs.Inputs]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -22,6 +23,10 @@ MEMORY_VARIABLE = "REPRO_CENSUS_MEMORY"
 
 _CLASSES_PER_TYPE = 2
 """How many classes of one model type are run when not every class is asked for."""
+
+
+_KEPT: list[Any] = []
+"""What must not be collected: operators end with the library object that declared them."""
 
 
 def main() -> None:
@@ -38,6 +43,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
+    _let_torchvision_be_imported()
     import transformers
     import transformers.modeling_utils
 
@@ -151,6 +157,30 @@ def _bound_memory() -> None:
 
         # Private writable memory: what a model can eat. Not honoured everywhere, therefore a second guard.
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _let_torchvision_be_imported() -> None:
+    """Declare the operators that torchvision misses where its build is not torch's, as with torch for CPUs only.
+
+    It then refuses to be imported, and with it timm. No model of the census calls them.
+    """
+    import torch
+
+    declared = torch.library.Library("torchvision", "FRAGMENT")
+    while (missing := _missing_operator()) is not None:
+        declared.define(f"{missing}(Tensor given) -> Tensor")
+    _KEPT.append(declared)
+
+
+def _missing_operator() -> str | None:
+    try:
+        import torchvision  # noqa: F401
+    except ImportError:
+        return None
+    except RuntimeError as error:
+        said = re.search(r"operator torchvision::(\w+) does not exist", str(error))
+        return said.group(1) if said else None
+    return None
 
 
 def _quiet() -> None:
