@@ -265,6 +265,13 @@ class Failure:
                 raise ValueError(f"factor {name} of {self.id} has no level {level!r}; it has: {levels_text}")
         return Configuration({name: levels.get(name, factor.default) for name, factor in known.items()})
 
+    def stored(self, levels: Mapping[str, Level]) -> Configuration:
+        """Return a configuration as it was stored: a factor that it leaves out is at its default level.
+
+        It may have factors and levels that are declared no more.
+        """
+        return Configuration({**{factor.name: factor.default for factor in self.factors}, **levels})
+
     def deviations(self, configuration: Configuration) -> dict[str, Level]:
         """Return the levels in which a configuration differs from the plain run."""
         return {f.name: configuration[f.name] for f in self.factors if configuration[f.name] != f.default}

@@ -268,6 +268,12 @@ def _probe() -> Mechanism:
     return ctc_memory.probe()
 
 
+def _script(configuration: Configuration) -> str:
+    from repro.script import ctc_memory
+
+    return ctc_memory.script(configuration)
+
+
 RAGGED = REPORTED.but(lengths="ragged")
 ACCUMULATION = tuple(REPORTED.but(accumulation=steps) for steps in (1, 4, 15, 1000))
 
@@ -491,6 +497,7 @@ FAILURE = Failure(
     observe=_observe,
     probe=_probe,
     claims=CLAIMS,
+    script=_script,
     sources=(
         Source("report", "a report with its answers: a CTC trainer whose callback evaluates the training set"),
         Source("threads", "advice in public threads", "https://github.com/huggingface/transformers/issues/7232"),

@@ -19,7 +19,7 @@ from repro.judge.verdicts import verdicts_in
 from repro.memory import budgets
 from repro.memory.budgets import Budget, Key
 from repro.store.records import Record
-from repro.vocabulary import REFUSED, TRAINS, Configuration, Failure, Trial
+from repro.vocabulary import REFUSED, TRAINS, Failure, Trial
 
 APPEARS, DISAPPEARS, OTHERWISE = "failure appears", "failure disappears", "outcome changes"
 VERDICT, UNJUDGED, FRONTIER = "verdict changes", "no longer judged", "frontier moves"
@@ -148,7 +148,7 @@ def _observed(failure: Failure, cell: Cell) -> Observed:
 def _trial(failure: Failure, cell: Cell, name: str) -> Trial:
     """Return a trial as it was stored, which may be one that is no longer declared."""
     stored = cell.observations[name][-1]
-    return Trial(failure.id, stored["scope"], Configuration(stored["configuration"]), name)
+    return Trial(failure.id, stored["scope"], failure.stored(stored["configuration"]), name)
 
 
 def _declared(failure: Failure, cell: Cell, trial: Trial) -> str | None:

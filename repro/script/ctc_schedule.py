@@ -73,7 +73,7 @@ def script(configuration: Configuration) -> str:
     c = configuration
     on = c["callback"] != "off"
     parts = [
-        "import copy\n" * ((on and "copy" in str(c["control"])) or c["control"] == "restores the flags"),
+        "import copy\n" * (c["control"] in ("returns the copy", "returns a late copy", "restores the flags")),
         "import tempfile\n\n",
         f"from transformers import Trainer, {'TrainerCallback, ' * on}TrainingArguments, ",
         "Wav2Vec2Config, Wav2Vec2ForCTC\n",
@@ -82,7 +82,7 @@ def script(configuration: Configuration) -> str:
         pieces.spelled("TrainingArguments"),
         _callback(c) if on else "",
         "\n\ndef train(callback):\n",
-        '    """Train two epochs of three steps; return the log, a digest per batch, whether weights moved."""\n',
+        '    """Train two epochs of three steps; return the log, a sum of each batch, and whether weights moved."""\n',
         "\n".join(f"    {line}".rstrip() for line in _trainer(c)),
         "\n",
         RUN.replace("@CALLBACK@", f"callback={on}"),

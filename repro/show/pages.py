@@ -28,7 +28,7 @@ from repro.show.facts import (
     stretches,
 )
 from repro.store.records import Record
-from repro.vocabulary import RAISES_OTHER, REFUSED, TRAINS, Configuration, Failure
+from repro.vocabulary import RAISES_OTHER, REFUSED, TRAINS, Failure
 
 
 def reference(failures: Iterable[Failure], records: Sequence[Record]) -> Reference:
@@ -198,7 +198,7 @@ def _trigger(
     agrees, silent, differs = 0, 0, []
     for cell in observed:
         for name, records in cell.observations.items():
-            scope, configuration = records[-1]["scope"], Configuration(records[-1]["configuration"])
+            scope, configuration = records[-1]["scope"], failure.stored(records[-1]["configuration"])
             outcome = cell.outcome(failure, name)
             if outcome.name is None:
                 continue

@@ -14,9 +14,10 @@ By kind, besides:
   which the companions were resolved, or null), `requested` (what the user asked for);
 * `mechanism`: `failure`, `mechanism` (what the probe saw);
 * `started`: `failure`, `trial`, `scope`, `configuration`, `pid`: written before a trial, so that a crash names it;
-* `observation`: the same and the facts of the trial, among them `end`, `seconds`, `exception`, and per failure
-  `losses`, `gradients`, `proofs`, `peak_bytes`. `end` is `completed`, `raised`, `refused` (the release has no such
-  argument), or one of `repro.vocabulary.UNFINISHED`;
+* `observation`: `failure`, `trial`, `scope`, `configuration` (which may leave out factors at their default level), and
+  the facts of the trial, among them `end`, `seconds`, `exception`, and per failure `losses`, `gradients`, `proofs`,
+  `peak_bytes`. `end` is `completed`, `raised`, `refused` (the release has no such argument), or one of
+  `repro.vocabulary.UNFINISHED`;
 * `cell failed`: `requested`, `stage` (`resolve`, `build`, `pytest`), `reason`: a cell that yielded nothing, and why.
 
 Observations repeat `transformers`, `torch` and `device` of their cell, so that one line can be read by itself. A reader

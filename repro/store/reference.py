@@ -26,11 +26,28 @@ KEPT_OF_A_CELL = (
     "schema", "kind", "id", "time", "cell", "transformers", "torch", "python", "device", "platform", "resolved",
     "exclude_newer",
 )  # fmt: skip
-DROPPED_FACTS = ("twin_losses", "peak_rss_bytes", "rss_bytes", "pid", "largest_holders")
-"""Facts that no verdict, outcome or page is made of."""
+DROPPED = (
+    "twin_losses",
+    "peak_rss_bytes",
+    "rss_bytes",
+    "pid",
+    "largest_holders",
+    "python",
+    "phases",
+    "optimizer_steps",
+)
+"""Fields of an observation that no verdict, outcome or page is made of."""
 
-MANY, LONG, FRAMES = 12, 600, 12
-"""Items of a list, characters of a text and frames of an error that are kept."""
+KEPT_OF_A_FACT: Mapping[str, tuple[str, ...]] = {
+    "exception": ("type", "bases", "message"),
+    "gradients": ("missing", "worst_ratio", "not_finite"),
+    "memory": ("device", "source"),
+    "proofs": ("checkpoint_calls",),
+}
+"""Of facts that have parts, the parts that a verdict, an outcome or a page is made of."""
+
+MANY, LONG = 4, 300
+"""Items of a list and characters of a text that are kept."""
 
 
 class CondensingError(ResultsError):
@@ -52,7 +69,8 @@ def update(failures: Iterable[Failure], results: Path, directory: Path = REFEREN
     names = {failure.id for failure in replaced}
     kept = [record for record in known if record["kind"] == "cell" or record.get("failure") not in names]
     records = condense([*kept, *fresh], catalogue)
-    _check_same(replaced, fresh, records)
+    for before, its in ((fresh, replaced), (known, [failure for failure in catalogue if failure.id not in names])):
+        _check_same(its, before, records)
     return _write(records, directory)
 
 
@@ -70,8 +88,9 @@ def condense(records: Sequence[Record], failures: Iterable[Failure]) -> list[Rec
         elif kind == "mechanism":
             newest[kind, cell, failure] = record
         elif kind == "observation":
-            outcome = by_failure[failure].outcome(record) if failure in by_failure else ""
-            newest[kind, cell, failure, record["trial"], outcome] = _observation(record)
+            declared = by_failure.get(failure)
+            outcome = declared.outcome(record) if declared else ""
+            newest[kind, cell, failure, record["trial"], outcome] = _observation(record, declared)
     seen_to_an_end = {key[:4] for key in newest if key[0] == "observation" and key[4] not in UNFINISHED}
     used = {key[1] for key in newest if key[0] == "observation"}
     return [
@@ -85,14 +104,16 @@ def _is_of(record: Record, failure: str) -> bool:
     return bool(record["kind"] == "observation" and record["failure"] == failure)
 
 
-def _observation(record: Record) -> Record:
-    kept: dict[str, Any] = {name: _bounded(value) for name, value in record.items() if name not in DROPPED_FACTS}
-    if kept.get("exception"):
-        kept["exception"] = {**kept["exception"], "frames": record["exception"].get("frames", [])[-FRAMES:]}
-    if isinstance(kept.get("memory"), Mapping):
-        # The meter's whole report: its sums stay, its timeline and its lists of holders are most of a record.
-        kept["memory"] = {k: v for k, v in kept["memory"].items() if not isinstance(v, (list, Mapping))}
+def _observation(record: Record, failure: Failure | None) -> Record:
+    kept = {name: _bounded(_parts(name, value)) for name, value in record.items() if name not in DROPPED}
+    if failure is not None and set(record["configuration"]) <= {factor.name for factor in failure.factors}:
+        kept["configuration"] = failure.deviations(failure.stored(record["configuration"]))
     return kept
+
+
+def _parts(name: str, value: Any) -> Any:
+    parts = KEPT_OF_A_FACT.get(name)
+    return {part: value[part] for part in parts if part in value} if parts and isinstance(value, Mapping) else value
 
 
 def _bounded(value: Any) -> Any:

@@ -208,12 +208,23 @@ def test_condensing_that_would_change_an_outcome_is_refused(tmp_path: Path) -> N
         update([replace(entry, symptoms=(shows,), claims=())], results, tmp_path / "reference")
 
 
-def test_a_meters_sums_stay_and_its_timeline_goes(stored: tuple[Any, ...]) -> None:
+def test_a_meters_source_stays_and_its_report_goes(stored: tuple[Any, ...]) -> None:
     one = next(r for r in stored if r["kind"] == "observation")
     memory = {"device": "emulated", "peak_bytes": 5, "timeline": [[0, 1]] * 500, "holders": [{"bytes": 1}]}
     [kept] = condense([{**one, "memory": memory, "peak_bytes": 5}], [failures()[WHISPER]])
-    assert kept["memory"] == {"device": "emulated", "peak_bytes": 5}
+    assert kept["memory"] == {"device": "emulated"}
     assert kept["peak_bytes"] == 5
+
+
+def test_a_stored_configuration_leaves_out_defaults_and_reads_as_the_whole(stored: tuple[Any, ...]) -> None:
+    entry = failures()[WHISPER]
+    one = next(r for r in stored if r["kind"] == "observation")
+    whole = entry.stored(one["configuration"])
+    [kept] = condense([{**one, "configuration": dict(whole)}], [entry])
+    assert kept["configuration"] == entry.deviations(whole)
+    assert entry.trial(entry.stored(kept["configuration"]), kept["scope"]).id == kept["trial"]
+    [foreign] = condense([{**one, "configuration": {**whole, "gone": "yes"}}], [entry])
+    assert foreign["configuration"] == {**whole, "gone": "yes"}
 
 
 def test_contradictory_observations_both_stay_and_repeated_ones_do_not(stored: tuple[Any, ...]) -> None:
