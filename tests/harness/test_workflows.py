@@ -106,7 +106,34 @@ def test_the_nightly_goes_on_when_a_cell_fails_and_ends_red_when_part_of_it_did_
     assert nightly["issue"]["if"].startswith("always()")
 
 
+def test_a_run_by_hand_of_some_releases_neither_keeps_the_issue_nor_is_compared_with() -> None:
+    path = next(path for path in WORKFLOWS if path.stem == "nightly")
+    document = yaml.safe_load(path.read_text())
+    whole = "inputs.transformers || 'all'"
+    assert document["run-name"] == f"nightly ${{{{ {whole} }}}}"
+    assert f"({whole}) == 'all'" in document["jobs"]["issue"]["if"]
+    assert "github.ref_name == " in document["jobs"]["issue"]["if"]
+    [fetching] = [step["run"] for step in document["jobs"]["merge"]["steps"] if "gh run list" in step.get("run", "")]
+    assert '.displayTitle == "nightly all"' in fetching
+
+
+def test_artifacts_of_one_run_have_names_of_their_own_and_what_is_fetched_was_kept() -> None:
+    for path in WORKFLOWS:
+        kept, fetched = (
+            [step["with"] for step in steps(path) if step.get("uses", "").startswith(f"actions/{what}-artifact@")]
+            for what in ("upload", "download")
+        )
+        names = [each["name"] for each in kept]
+        assert len(names) == len(set(names))
+        for each in fetched:
+            wanted = each.get("name") or each["pattern"].replace("*", "")
+            assert any(name == each.get("name") or ("pattern" in each and name.startswith(wanted)) for name in names)
+
+
 def test_a_pull_request_reaches_a_gpu_only_behind_a_label() -> None:
     path = next(path for path in WORKFLOWS if path.stem == "gpu")
     assert triggers(path)["pull_request"] == {"types": ["labeled"]}
     assert "github.event.label.name == 'gpu'" in jobs(path)["gpu"]["if"]
+    # Another label's run is skipped, and must not take this one's place before it is.
+    assert "github.event.label.name" in yaml.safe_load(path.read_text())["concurrency"]["group"]
+    assert "github.event_name != 'pull_request'" in jobs(path)["compare"]["if"]
