@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from typing import Any
 
 
@@ -25,9 +26,13 @@ def disable_checkpointing(model: Any) -> None:
 
 
 def build(model_class: Any, config: Any) -> Any:
-    """Build a model with random weights. `_from_config` sets what the constructor leaves out (dtype, attention)."""
+    """Build a model with random weights. `_from_config` sets what the constructor leaves out (dtype, attention).
+
+    Some parts of models are classes of their own that ask for the place of a layer as well.
+    """
     make = getattr(model_class, "_from_config", None) or model_class
-    return make(config)
+    part = inspect.signature(model_class.__init__).parameters.get("layer_idx")
+    return make(config, layer_idx=0) if part and part.default is inspect.Parameter.empty else make(config)
 
 
 def config_types() -> tuple[Any, ...]:

@@ -83,8 +83,8 @@ def guesses(model: Any) -> Iterator[tuple[str, Inputs]]:
 
 def _from_recipe(what: tuple[Any, ...]) -> Any:
     kind, *shape = what
-    if kind == "no":
-        return False
+    if kind == "is":
+        return shape[0]
     if kind in ("noise", "hidden"):
         return torch.randn(*shape, requires_grad=kind == "hidden")
     if kind == "are":

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _FEW_PATCHES = {"model_args": {"depth": 2, "embed_dim": 64, "num_heads": 4, "attn_pool_num_heads": 4, "img_size": 28}}
+_FEW_EXPERTS = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64}
+_SPARSE_SECOND = {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2}
+_PICTURE_WORDS = {"<image>": 99}
 _IN_THREE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}
 _FORECAST = {"prediction_length": 8, "context_length": 16}
 
@@ -51,9 +54,20 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "variance_pred_dropout": 0.0,
     },
     "FunAsrNanoConfig": {"adaptor_config": {"intermediate_size": 16}},
-    "BltConfig": {"encoder_hash_byte_group_vocab": 64},
     "CLIPSegConfig": {"extract_layers": [0, 1]},
-    "DbrxConfig": {"attn_config": {"rope_theta": 10000.0}},
+    "DbrxConfig": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "DeepseekV2Config": {"num_experts_per_tok": 2},
+    "DeepseekOcr2Config": {"text_config": _SPARSE_SECOND},
+    "DeepseekOcr2TextConfig": _SPARSE_SECOND,
+    "DiffusionGemmaConfig": {"text_config": _FEW_EXPERTS},
+    "DiffusionGemmaTextConfig": _FEW_EXPERTS,
+    "Dots1Config": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "ChameleonConfig": {"vocabulary_map": _PICTURE_WORDS},
+    "Emu3Config": {"vocabulary_map": _PICTURE_WORDS},
+    "Ernie4_5_MoeConfig": {"moe_k": 2},
+    "EsmConfig": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "Granite4VisionConfig": {"deepstack_layer_map": [[0, 0], [1, 1]], "downsample_rate": "1/2"},
+    "PerceptionLMConfig": {"vision_config": {"architecture": "vit_pe_core_large_patch14_336", **_FEW_PATCHES}},
     "DoryConfig": {"num_hidden_layers": 3, "n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1},
     "GPTNeoConfig": {"attention_types": [[["global", "local"], 1]]},
     "Glm46VConfig": {"text_config": {"rope_parameters": _IN_THREE}},
@@ -63,6 +77,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "GlmImageTextConfig": {"rope_parameters": _IN_THREE},
     "Llama4VisionConfig": {"intermediate_size": 256},
     "Llama4Config": {"vision_config": {"intermediate_size": 256}},
+    "SegGptConfig": {"intermediate_hidden_state_indices": [0, 1], "merge_index": 0},
     "Step3p7TextConfig": {"sliding_window": 16},
     "Step3p7Config": {"text_config": {"sliding_window": 16}},
     "T5Gemma2Config": {"dropout_rate": 0.0},
@@ -103,6 +118,11 @@ _MASKED_SPEECH = {
     "input_features_mask": ("ones", 2, 64),
 }
 _SPELLED = {"char_input_ids": ("ids", 2, 20), "char_count_per_id": ("are", [[2] * 10] * 2)}
+_EXAMPLE = {
+    "pixel_values": ("noise", 2, 3, 448, 448),
+    "prompt_pixel_values": ("noise", 2, 3, 448, 448),
+    "prompt_masks": ("noise", 2, 3, 448, 448),
+}
 _TWO_IMAGES = {"grid_thw": ("are", [[1, 4, 4], [1, 4, 4]])}
 
 INPUTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
@@ -117,6 +137,8 @@ INPUTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "aspect_ratio_ids": ("are", [[1], [1]]),
         "aspect_ratio_mask": ("ones", 2, 1, 4),
     },
+    "SegGptModel": _EXAMPLE,
+    "SegGptForImageSegmentation": _EXAMPLE,
     "NeuCodecModel": {"input_features": ("noise", 1, 50, 64), "input_values": ("noise", 1, 1, 16000)},
     "FunAsrNanoEncoder": {"input_features": ("noise", 2, 64, 560), "input_features_mask": ("ones", 2, 64)},
     "GraniteSpeech5ForCTC": {"input_features": ("noise", 2, 64, 320)},
@@ -146,6 +168,14 @@ INPUTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
         "quantized_code": ("ids", 2, 4),
         "time_step": ("noise", 2),
     },
+    "Qwen2_5OmniToken2WavModel": {
+        "code": ("ids", 1, 4),
+        "conditioning": ("noise", 1, 64),
+        "reference_mel": ("noise", 1, 16, 80),
+        "num_steps": ("is", 3),
+    },
+    "Qwen3OmniMoeCode2WavDecoderBlock": {"hidden": ("hidden", 2, 64, 8)},
+    "InklingVisionModel": {"pixel_values": ("noise", 2, 2, 40, 40, 3)},
     "Qwen2_5OmniToken2WavBigVGANModel": {"mel_spectrogram": ("noise", 1, 80, 4)},
     "MimiDecoderModel": {"latents": ("noise", 2, 512, 8)},
     "PocketTTSAudioTokenizerDecoderModel": {"latents": ("noise", 2, 512, 8)},
@@ -159,12 +189,12 @@ INPUTS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "VoxtralRealtimeModel": _STREAMED_SPEECH,
     "Qwen3ASREncoder": {"input_features": ("noise", 2, 128, 200), "input_features_mask": ("ones", 2, 200)},
     "DiaDecoder": {"input_ids": ("ids", 2, 10, 9), "encoder_hidden_states": _HIDDEN},
-    "Pop2PianoStack": {"input_ids": ("ids", 2, 10), "use_cache": ("no",)},
+    "Pop2PianoStack": {"input_ids": ("ids", 2, 10), "use_cache": ("is", False)},
     "MoonshineStreamingDecoder": {"input_ids": ("ids", 2, 10), "encoder_hidden_states": ("noise", 2, 10, 64)},
     "MusicgenForConditionalGeneration": {"input_ids": ("ids", 2, 10), "decoder_input_ids": ("ids", 8, 10)},
     "MusicgenMelodyForConditionalGeneration": {"input_ids": ("ids", 2, 10), "decoder_input_ids": ("ids", 8, 10)},
     "Phi4MultimodalAudioModel": {"hidden_states": ("noise", 2, 64, 80), "mask": ("ones", 2, 64)},
 }
-"""By model class: inputs for the small configuration, as (kind, *shape), or as ("are", what they are).
+"""By model class: inputs for the small configuration, as (kind, *shape), or ("are", numbers), ("is", value).
 
 `hidden` needs a gradient, as it would inside a model; `grid` numbers the patches of a picture by column and row."""

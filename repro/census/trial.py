@@ -120,7 +120,16 @@ def build(model_class: Any, level: str) -> Any:
             module.p = 0.0
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
+        _fill(parameter)
     return model
+
+
+def _fill(parameter: Any) -> None:
+    """Give numbers to a matrix that the model leaves at zero, or at what its memory happened to hold."""
+    if parameter.ndim >= 2 and parameter.is_floating_point() and parameter.numel():
+        largest = float(parameter.detach().abs().max())
+        if not 1e-20 < largest < 1e4:
+            torch.nn.init.normal_(parameter, std=0.02)
 
 
 def gradients(model: Any, given: inputs.Inputs) -> Gradients:
