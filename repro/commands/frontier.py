@@ -28,7 +28,8 @@ def register(app: typer.Typer) -> None:
         budget: Annotated[
             str,
             typer.Option(
-                metavar="NAME", help="Search where a peak moved: `plain`, `reported`, or the advice that lowers it."
+                metavar="NAME",
+                help="Search where a peak moved: `run` or `trial` of a budget, `plain`, `reported`, or an advice's id.",
             ),
         ] = "",
         along: Annotated[

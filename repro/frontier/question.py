@@ -107,12 +107,27 @@ def question(failure: Failure, claim: str = "", peak: str = "") -> Question:
             raise QuestionError(f"{claim} is about moving to another release: the frontier of the failure answers it")
         return Question(failure, known[claim], name=f"claim {claim}")
     if peak:
-        of = {"plain": failure.configuration(), "reported": failure.reported}
-        of |= {c.id: (c.base or failure.reported).but(**c.change) for c in failure.claims if c.change}
-        if peak not in of:
-            raise QuestionError(f"{failure.id} has no budget {peak!r}; it has: {', '.join(of)}")
-        return Question(failure, peak_of=of[peak], name=f"peak of {peak}")
+        named = _named(failure)
+        budgeted = {failure.trial(configuration).id: configuration for configuration in failure.budgeted}
+        if peak not in named and peak not in budgeted:
+            raise QuestionError(
+                f"{failure.id} has no budget {peak!r}; it has: {', '.join(map(repr, named))}, and the trials of its "
+                f"budgets: {', '.join(budgeted) or 'none'}"
+            )
+        return Question(failure, peak_of=(named | budgeted)[peak], name=f"peak of {peak}")
     return Question(failure, name=failure.id)
+
+
+def _named(failure: Failure) -> dict[str, Configuration]:
+    """Return the runs whose peak can be asked for: by role, by advice, and as a budget file says `run`."""
+    named = {"plain": failure.configuration(), "reported": failure.reported}
+    named |= {
+        claim.id: (claim.base or failure.reported).but(**claim.change) for claim in failure.claims if claim.change
+    }
+    for configuration in failure.budgeted:
+        changed = (f"{name}={level}" for name, level in sorted(failure.deviations(configuration).items()))
+        named[", ".join(changed) or "the plain run"] = configuration
+    return named
 
 
 def _never_ran(records: Sequence[Record]) -> bool:

@@ -20,6 +20,7 @@ from repro.frontier import strategy
 from repro.frontier.question import AFFECTED, GOOD, Question, QuestionError, question
 from repro.frontier.report import lines, report
 from repro.frontier.search import Axis, Found, search
+from repro.memory import budgets
 from repro.store.reader import read
 from repro.store.records import Record, record
 from repro.store.writer import Writer
@@ -319,6 +320,20 @@ def test_a_claim_needs_the_trials_that_its_verdict_needs_and_no_others() -> None
     asked = question(WHISPER, "W1")
     changed = WHISPER.reported.but(checkpointing="arguments")
     assert asked.configurations == (WHISPER.reported, changed)
+
+
+def test_every_budget_of_the_file_can_be_asked_for_by_its_trial_and_by_its_run() -> None:
+    named = {(key.failure, key.trial, budget.run) for key, budget in budgets.read(Path("budgets.toml")).items()}
+    assert named
+    for failure, trial, run in named:
+        for name in (trial, run):
+            asked = question(find(failure), peak=name)
+            assert asked.trials == (trial,), name
+
+
+def test_an_unknown_budget_is_refused_with_what_there_is() -> None:
+    with pytest.raises(QuestionError, match=r"'reported'.*callback-eval-oom.trainer"):
+        question(find("callback-eval-oom"), peak="nonsense")
 
 
 @pytest.mark.parametrize(("claim", "message"), [("W99", "it has: W1"), ("pin-4.51.3", "another release")])
