@@ -31,6 +31,7 @@ def rows(records: Iterable[Record], transformers: str) -> list[dict[str, Any]]:
             "transformers": transformers,
             "engaged": record.get("engaged", 0),
             "family": record["family"],
+            "lacks": verdicts.lacking(record),
             "seconds": record.get("seconds"),
             "peak_rss": record.get("peak_rss"),
             "record": record["id"],

@@ -23,6 +23,22 @@ _NOT_ASKED_FOR = re.compile(
 Correction = Callable[[Any, inputs.Inputs, Exception], inputs.Inputs | None]
 
 
+def settled(model: Any, given: inputs.Inputs, run: Callable[[inputs.Inputs], Any]) -> tuple[inputs.Inputs, Any]:
+    """Return inputs with which a run of the model succeeds, starting from a guess, and what it returned.
+
+    Raises what the run raised, once that tells nothing more about the inputs.
+    """
+    for _ in range(AT_MOST):
+        try:
+            return given, run(given)
+        except Exception as error:
+            better = corrected(model, given, error)
+            if better is None:
+                raise
+        given = better
+    return given, run(given)
+
+
 def corrected(model: Any, given: inputs.Inputs, error: Exception) -> inputs.Inputs | None:
     """Return inputs that no longer offend in the way that an error tells; None where it tells nothing of use."""
     for correction in (

@@ -264,7 +264,7 @@ def _trained(model: Any, given: inputs.Inputs) -> tuple[inputs.Inputs, Gradients
     """Return inputs, corrected by what the model says about them, and the gradients of two equal plain runs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        given, plain = _taken(model, given)
+        given, plain = corrections.settled(model, given, lambda better: gradients(model, better))
         again = gradients(model, given)
     if not any(bool(gradient.any()) for gradient in plain.values()):
         raise ValueError("every gradient is zero")
@@ -274,19 +274,6 @@ def _trained(model: Any, given: inputs.Inputs) -> tuple[inputs.Inputs, Gradients
     if facts["missing"] or facts["wrong"]:
         raise ValueError(f"two runs without checkpointing differ, worst in {facts['worst_name']}")
     return given, plain
-
-
-def _taken(model: Any, given: inputs.Inputs) -> tuple[inputs.Inputs, Gradients]:
-    """Return inputs that a model takes, starting from a guess, and its gradients. Raises what it said at last."""
-    for _ in range(corrections.AT_MOST):
-        try:
-            return given, gradients(model, given)
-        except Exception as error:
-            better = corrections.corrected(model, given, error)
-            if better is None:
-                raise
-        given = better
-    return given, gradients(model, given)
 
 
 def _seeded_guesses(model: Any, reasons: list[str]) -> Iterator[tuple[str, inputs.Inputs]]:

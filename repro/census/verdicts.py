@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -47,6 +48,14 @@ def detail(facts: Facts) -> str:
     if judged == EQUAL:
         return f"checkpoint function called {facts['engaged']} times"
     return "; ".join(filter(None, (_symptom(facts), mechanism(facts))))
+
+
+def lacking(facts: Facts) -> str:
+    """Return the package that was not installed where a class could not be built; empty when it was not that."""
+    if verdict(facts) != NOT_BUILT:
+        return ""
+    said = re.search(r"No module named '(\w+)|requires the (\w+) library", str(facts.get("reason", "")))
+    return (said.group(1) or said.group(2)) if said else ""
 
 
 def mechanism(facts: Facts) -> str:

@@ -104,3 +104,7 @@ def _show(rows: list[dict[str, Any]], against: str | None) -> None:
     )
     for name, count in counted["verdicts"].items():
         out.print(f"  {count:5} {name}")
+    lacking = sorted({str(row["lacks"]) for row in rows if row["lacks"]})
+    if lacking:
+        out.print(f"Not installed, and needed by models that could not be built: {', '.join(lacking)}")
+        out.print("They come with the extra `census` (timm needs a torchvision that fits torch)", markup=False)

@@ -97,6 +97,18 @@ def test_the_resident_size_of_a_process_that_is_gone_is_nothing() -> None:
     assert resident(2**22 - 3) == 0
 
 
+@pytest.mark.parametrize(
+    ("reason", "package"),
+    [
+        ("small: building: ModuleNotFoundError: No module named 'scipy'", "scipy"),
+        ("small: building: ImportError: TimmWrapperModel requires the timm library but it was not found", "timm"),
+        ("small: input_ids: ValueError: too many values to unpack", ""),
+    ],
+)
+def test_a_package_that_is_not_installed_is_told_from_a_model_that_does_not_build(reason: str, package: str) -> None:
+    assert verdicts.lacking({"end": "not built", "reason": reason}) == package
+
+
 FACTS = st.fixed_dictionaries(
     {
         "end": st.sampled_from(["completed", "raised", "crashed", "timed out", "over its memory limit", "not built"]),
