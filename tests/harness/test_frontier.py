@@ -214,6 +214,16 @@ def test_the_report_names_both_edges_and_what_is_only_interpolated(tmp_path: Pat
     assert not set(probed) & set(told["interpolated"])
 
 
+def test_the_search_begins_at_both_ends_and_takes_no_release_that_a_claim_names_on_trust(tmp_path: Path) -> None:
+    named = {version.rstrip(".*") for claim in WHISPER.claims for version in claim.pin.values()}
+    versions = [f"4.{minor}.{patch}" for minor in range(36, 58) for patch in range(4)]
+    assert named & set(versions)
+    bench = Bench(tmp_path, versions[10:20])
+    found = bench.search(versions)
+    assert found.rounds[0] == (versions[0], versions[-1])
+    assert report(found)["first_affected"] == versions[10]
+
+
 def test_a_second_search_observes_nothing_anew(tmp_path: Path) -> None:
     Bench(tmp_path, VERSIONS[40:61]).search(VERSIONS)
     again = Bench(tmp_path, VERSIONS[40:61])
@@ -370,6 +380,28 @@ def test_the_command_prints_the_frontier_for_programs(no_cells: Path) -> None:
     told = json.loads(done.stdout)
     keys = ("failure", "first_affected", "last_affected", "last_good_before", "first_good_after")
     assert [told[key] for key in keys] == [WHISPER.id, "4.51.2", "4.51.3", "4.51.1", None]
+
+
+def test_the_command_ends_with_1_on_a_contradiction_and_shows_all_evidence(no_cells: Path) -> None:
+    bench = Bench(no_cells, ["4.51.2"])
+    bench.look(["4.51.0", "4.51.1", "4.51.2", "4.51.3"])
+    bench.observe("4.51.2", WHISPER.reported, TRAINS)
+    done = call("--results", str(no_cells), "--torch", "2.13.0", "--transformers", ">=4.51.0,<=4.51.3")
+    assert isinstance(done.exception, Stop)
+    assert done.exception.code == 1
+    assert "contradict each other in 4.51.2" in str(done.exception)
+    trial = WHISPER.trial(WHISPER.reported).id
+    both = [r["id"] for r in bench.records() if r["trial"] == trial and r["transformers"] == "4.51.2"]
+    assert len(both) == 2
+    assert all(record in done.stdout for record in both)
+
+
+def test_the_command_ends_with_3_when_an_edge_stays_open_and_names_what_lies_in_it(no_cells: Path) -> None:
+    Bench(no_cells, ["4.51.2", "4.51.3"]).look(["4.51.0", "4.51.2", "4.51.3"])
+    done = call("--results", str(no_cells), "--torch", "2.13.0", "--transformers", ">=4.51.0,<=4.51.3")
+    assert isinstance(done.exception, Stop)
+    assert done.exception.code == 3
+    assert "4.51.0 (good) -> 4.51.2 (affected): open: 4.51.1" in done.stdout
 
 
 def test_without_any_usable_release_nothing_was_found_out(no_cells: Path) -> None:
