@@ -42,6 +42,9 @@ def register(app: typer.Typer) -> None:
                 help="Search from the oldest to the newest of these. Along another package: the release that stays.",
             ),
         ] = "",
+        within: Annotated[
+            str, typer.Option(metavar="RANGE", help="Search the versions in this range only, along any package.")
+        ] = "",
         torch: Annotated[str, typer.Option(metavar="VERSION", help="torch for the cells. Default: the desk's.")] = "",
         prereleases: Annotated[bool, typer.Option("--prereleases", help="Take pre-releases too.")] = False,
         exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Observe every release: no guess left.")] = False,
@@ -69,7 +72,9 @@ def register(app: typer.Typer) -> None:
 
         try:
             asked = question(find(failure), claim, budget)
-            what, cell_of = axis(table(), along, transformers=transformers, torch=torch, prereleases=prereleases)
+            what, cell_of = axis(
+                table(), along, within=within, transformers=transformers, torch=torch, prereleases=prereleases
+            )
             found = search(
                 asked,
                 what,

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
 from typer.testing import CliRunner
 
 from repro.catalog import find
+from repro.cells.releases import SelectionError, table
 from repro.commands import Stop, build_app
 from repro.frontier import strategy
+from repro.frontier.axis import axis as axis_of
 from repro.frontier.question import AFFECTED, GOOD, Question, QuestionError, question
 from repro.frontier.report import lines, report
 from repro.frontier.search import Axis, Found, search
@@ -402,6 +405,18 @@ def test_the_command_ends_with_3_when_an_edge_stays_open_and_names_what_lies_in_
     assert isinstance(done.exception, Stop)
     assert done.exception.code == 3
     assert "4.51.0 (good) -> 4.51.2 (affected): open: 4.51.1" in done.stdout
+
+
+@pytest.mark.parametrize(("package", "within"), [("torch", ">=2.7,<2.10"), ("accelerate", ">=1.0,<1.3")])
+def test_a_range_bounds_the_search_along_any_package(package: str, within: str) -> None:
+    what, _ = axis_of(table(), package, within=within, torch="" if package == "torch" else "2.13.0")
+    assert len(what.versions) > 2
+    assert all(SpecifierSet(within).contains(version) for version in what.versions)
+
+
+def test_a_range_without_a_version_is_refused_with_what_there_is() -> None:
+    with pytest.raises(SelectionError, match=r"no torch is within >=9; there are 2\.0\.0 to"):
+        axis_of(table(), "torch", within=">=9")
 
 
 def test_without_any_usable_release_nothing_was_found_out(no_cells: Path) -> None:
