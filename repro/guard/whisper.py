@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from repro.guard import checkpointing
@@ -57,13 +58,20 @@ def _text(strategy: Any) -> str:
     return str(getattr(strategy, "value", strategy))
 
 
+def _outside_of_layers(module: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the modules of a model by name, but for its layers: those are most of it, and nothing here asks for them."""
+    yield name, module
+    for own, child in module.named_children():
+        if own != "layers":
+            yield from _outside_of_layers(child, f"{name}.{own}" if name else own)
+
+
 def _needing_hooks(model: Any) -> dict[str, Any]:
     """Return the modules before the layers whose output is made to need a gradient, as peft and transformers do it."""
     return {
         name: module
-        for name, module in model.named_modules()
-        if ".layers." not in name
-        and any("require_grad" in getattr(hook, "__name__", "") for hook in module._forward_hooks.values())
+        for name, module in _outside_of_layers(model)
+        if any("require_grad" in getattr(hook, "__name__", "") for hook in module._forward_hooks.values())
     }
 
 
@@ -115,10 +123,14 @@ def _inputs_with_gradient(tiny: Any, live: Live) -> list[str]:
 
     The tiny model trains what the live one trains before its layers, and has the same hooks there.
     """
-    trained = {name for name, parameter in live.inner.named_parameters() if parameter.requires_grad}
+    trained = tuple(
+        name
+        for name, module in _outside_of_layers(live.inner)
+        if any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    )
     for name, parameter in tiny.named_parameters():
         module = name.rpartition(".")[0]
-        parameter.requires_grad_(any(other.startswith(module + ".") for other in trained))
+        parameter.requires_grad_(any(other == module or other.startswith(module + ".") for other in trained))
     for name in _needing_hooks(live.inner):
         tiny.get_submodule(name).register_forward_hook(lambda _module, _inputs, output: output.requires_grad_(True))
     reached: set[str] = set()

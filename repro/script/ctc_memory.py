@@ -104,6 +104,16 @@ class EmulatedDevice(TorchDispatchMode):
         super().__init__()
         self.capacity, self.watches, self.now, self.peak = capacity, {}, 0, 0
 
+    def __enter__(self):
+        self.numpy = torch.Tensor.numpy
+        # What becomes numpy has left a GPU for good; on a CPU it would share the tensor's memory, and keep it.
+        torch.Tensor.numpy = lambda tensor, **keywords: self.numpy(tensor, **keywords).copy()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        torch.Tensor.numpy = self.numpy
+        return super().__exit__(*error)
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,3 +141,34 @@ def test_a_trainer_of_another_model_passes(tmp_path: Path) -> None:
 def test_importing_the_package_imports_no_torch() -> None:
     program = "import sys, repro; assert 'torch' not in sys.modules; assert callable(repro.check)"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def _seconds(layers: int, directory: Path) -> float:
+    """Return the CPU seconds that checking a Whisper with LoRA takes, the least of some."""
+    peft = pytest.importorskip("peft")
+    from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+    from repro.observe import drift
+    from repro.speech import whisper as tiny
+
+    model = tiny.build(encoder_layers=layers, decoder_layers=layers)
+    model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    values = {"output_dir": str(directory), "gradient_checkpointing": True, "report_to": []}
+    values |= {"gradient_checkpointing_kwargs": {"use_reentrant": True}, "use_cpu": True}
+    arguments = Seq2SeqTrainingArguments(**drift.spelled(Seq2SeqTrainingArguments, **values))
+    checked = Seq2SeqTrainer(model=model, args=arguments)
+    taken = []
+    for _ in range(9):
+        began = time.process_time()
+        assert [alarm.outcome for alarm in repro.check(checked)] == ["loss has no gradient"]
+        taken.append(time.process_time() - began)
+    return min(taken)
+
+
+@pytest.mark.filterwarnings("ignore::repro.guard.check.KnownFailureWarning")
+def test_checking_costs_less_than_50_ms_and_little_more_for_a_model_as_deep_as_the_largest_whisper(
+    tmp_path: Path,
+) -> None:
+    shallow, deep = _seconds(2, tmp_path), _seconds(32, tmp_path)
+    assert deep < 0.05
+    assert deep < 2 * shallow
