@@ -59,7 +59,7 @@ def _text(strategy: Any) -> str:
 
 
 def _outside_of_layers(module: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the modules of a model by name, but for its layers: those are most of it, and nothing here asks for them."""
+    """Yield the modules of a model by name, without its layers: they are most of it, and nothing here asks for them."""
     yield name, module
     for own, child in module.named_children():
         if own != "layers":
