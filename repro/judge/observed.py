@@ -42,6 +42,11 @@ class Cell:
         """A key that sorts cells by release, then by torch."""
         return version(self.transformers), version(self.torch), self.id
 
+    @property
+    def lacks_the_model(self) -> bool:
+        """Tell whether a probe found that this release does not have the model that the failure is about."""
+        return self.mechanism is not None and self.mechanism.get("in_release") is False
+
     def outcome(self, failure: Failure, trial: str) -> Outcome:
         """Return what is known of a trial, by its id. Contradictory observations are no outcome, but shown."""
         records = self.observations.get(trial, [])

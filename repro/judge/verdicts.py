@@ -67,6 +67,8 @@ def judge(failure: Failure, claim: Claim, cell: Cell, observed: Sequence[Cell]) 
     """Judge one claim in one cell; advice whose argument was renamed is judged in both spellings."""
     if claim.needs_device and cell.device != claim.needs_device:
         return [_verdict(failure, claim, cell, "not observable", claim.why_device or f"needs {claim.needs_device}")]
+    if cell.lacks_the_model:
+        return [_verdict(failure, claim, cell, "not needed", "this release has no such model")]
     if claim.kind == "statement":
         return [_statement(failure, claim, cell)]
     if claim.pin:

@@ -17,9 +17,10 @@ def trials(failure: Failure, trial_set: TrialSet = "full", device: str = "cpu") 
     """Return the trials of a failure, without repetition, in an order that keeps those with the same twin together.
 
     `reference`: every configuration that a claim names, and the neighbours of the reported configuration and of the
-    plain run: all that differ from it in one factor. `full`: these, every combination at the scopes that are small
-    enough, and a pairwise covering array at the others. `budgeted`: those whose peaks have budgets, which are in
-    both of the others, too; most failures have none.
+    plain run: all that differ from it in one factor. For every setting that a trigger asks for, it so holds the pair
+    that proves it: the reported run, and the one that differs in nothing else. `full`: these, every combination at the
+    scopes that are small enough, and a pairwise covering array at the others. `budgeted`: those whose peaks have
+    budgets, which are in both of the others, too; most failures have none.
     """
     found: dict[str, Trial] = {}
     for configuration in failure.budgeted:

@@ -36,6 +36,8 @@ def lora(modules: str, *more: str) -> list[str]:
         "",
         f'modules = r"{modules}"',
         "# Fresh LoRA weights would have gradients of exactly zero in one half.",
-        f"lora = peft.LoraConfig({', '.join(('r=2', 'target_modules=modules', 'init_lora_weights=False', *more))})",
+        "lora = peft.LoraConfig(",
+        *(f"    {argument}," for argument in ("r=2", "target_modules=modules", "init_lora_weights=False", *more)),
+        ")",
         "model = peft.get_peft_model(model, lora)",
     ]

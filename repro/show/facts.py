@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-AFFECTED, GOOD, UNKNOWN = "affected", "not affected", "not known"
+AFFECTED, GOOD, ABSENT, UNKNOWN = "affected", "not affected", "no such model", "not known"
 NOT_JUDGED = "not judged"
 SILENT = ("not needed", "not observable", NOT_JUDGED)
 """Verdicts that say nothing about what a claim is worth."""
@@ -258,7 +258,7 @@ class FailureFacts:
     def status_in(self, release: str) -> str:
         """Tell whether a release has it: it has when any of its cells has."""
         found = {status.status for status in self.statuses if status.place.transformers == release}
-        return next((status for status in (AFFECTED, GOOD) if status in found), UNKNOWN if found else "")
+        return next((status for status in (AFFECTED, GOOD, ABSENT) if status in found), UNKNOWN if found else "")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from repro.show.facts import (
+    ABSENT,
     AFFECTED,
     GOOD,
     UNKNOWN,
@@ -110,6 +111,11 @@ READING = (
     "* *not observable*: this device cannot show it; *not judged*: what it takes to tell was not run;",
     "* *confirmed*, *refuted*: of a stated cause or fact.",
     "",
+    "In each release the same trials were run: the plain run, the reported one, whatever a claim names, and all that "
+    "differ from the plain or the reported run in one setting. So there is, for every setting that the failure "
+    "depends on, the pair of trials that proves it; `repro trigger FAILURE` names them. Where a release has no such "
+    "model there is nothing to run.",
+    "",
     "Every verdict can be computed again: `repro verdicts FAILURE`, from the same stored results.",
 )
 
@@ -124,7 +130,7 @@ def _by_release(reference: Reference) -> Iterator[tuple[str, ...]]:
 
 
 def _marked(status: str) -> str:
-    return {AFFECTED: "**affected**", GOOD: "not affected", UNKNOWN: "not known"}.get(status, "")
+    return {AFFECTED: "**affected**", GOOD: "not affected", ABSENT: ABSENT, UNKNOWN: "not known"}.get(status, "")
 
 
 def _cures(failure: FailureFacts) -> str:

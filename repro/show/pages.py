@@ -11,6 +11,7 @@ from packaging.version import InvalidVersion, Version
 from repro.judge.observed import Cell, cells
 from repro.show.claims import claim_facts, memory_facts
 from repro.show.facts import (
+    ABSENT,
     AFFECTED,
     GOOD,
     UNKNOWN,
@@ -43,7 +44,7 @@ def reference(failures: Iterable[Failure], records: Sequence[Record]) -> Referen
     return Reference(
         tuple(_failure(failure, records, places) for failure in catalogue),
         tuple(ReleaseFacts(release, tuple(its)) for release, its in by_release.items()),
-        _basis(observed),
+        _basis(observed, places),
     )
 
 
@@ -97,7 +98,7 @@ def _usual(values: Iterable[str]) -> str:
     return next((value for value, _ in Counter(values).most_common(1)), "")
 
 
-def _basis(observed: Sequence[Record]) -> Basis:
+def _basis(observed: Sequence[Record], places: Mapping[str, Place]) -> Basis:
     def all_of(values: Iterable[str]) -> tuple[str, ...]:
         return tuple(sorted(set(values), key=lambda value: (_order(value), value)))
 
@@ -107,7 +108,7 @@ def _basis(observed: Sequence[Record]) -> Basis:
         len({record["transformers"] for record in observed}),
         all_of(_public(record["torch"]) for record in observed),
         all_of(record["device"] for record in observed),
-        all_of(str(record.get("python", "")) for record in observed),
+        all_of(places[record["cell"]].python for record in observed),
         days[0],
         days[-1],
     )
@@ -134,12 +135,14 @@ def _failure(failure: Failure, records: Sequence[Record], places: Mapping[str, P
         sources=tuple((source.id, source.says, source.url) for source in failure.sources),
         commands=_commands(failure, frontier),
         memory=memory_facts(failure, observed, claims, places),
-        basis=_basis([record for record in mine if record["kind"] == "observation"]),
+        basis=_basis([record for record in mine if record["kind"] == "observation"], places),
     )
 
 
 def _status(failure: Failure, cell: Cell, place: Place) -> Status:
     """Tell whether a cell has the failure: the reported run fails while the plain run trains."""
+    if cell.lacks_the_model:
+        return Status(place, ABSENT, ABSENT)
     plain, reported = cell.outcome_of(failure, failure.configuration()), cell.outcome_of(failure, failure.reported)
     if plain.name != TRAINS:
         return Status(place, UNKNOWN, f"the plain run: {plain.name or plain.why}")

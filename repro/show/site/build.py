@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup, escape
 
 from repro.show.facts import (
+    ABSENT,
     AFFECTED,
     DEPENDS,
     FAILS,
@@ -38,7 +39,7 @@ MADE_HERE = ".made-by-repro-report"
 """Marks a directory as one that may be written over."""
 
 TONES = {
-    AFFECTED: "bad", GOOD: "good", UNKNOWN: "dull", "": "none",
+    AFFECTED: "bad", GOOD: "good", ABSENT: "idle", UNKNOWN: "dull", "": "none",
     WORKS: "good", TRUE: "good", FAILS: "bad", FALSE: "bad", HELPS: "mixed", DEPENDS: "mixed",
     "resolves": "good", "confirmed": "good", "no effect": "bad", "refuted": "bad", "unavailable": "bad",
     "partly": "mixed", "moves it": "mixed", "not needed": "idle", "not observable": "idle",
