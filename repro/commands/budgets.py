@@ -106,10 +106,14 @@ def _described(record: Mapping[str, Any]) -> dict[str, Any]:
     failure = failures().get(record["failure"])
     if failure is None:
         return dict(record)
+    from repro.commands.explain import law_of
+
     plain, stored = failure.configuration(), record["configuration"]
     changed = [f"{name}={level}" for name, level in stored.items() if plain.get(name) != level]
     said = ", ".join(changed) or "the plain run"
-    return {**record, "run": said}
+    law = law_of(failure)
+    known = {name: stored[name] for name in plain if name in stored}
+    return {**record, "run": said, "law": law(failure.configuration(**known)).short if law else ""}
 
 
 def _compared(found: Sequence[Difference]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,18 +65,28 @@ def _configuration(failure: Failure, settings: list[str]) -> Configuration:
 
 
 def _law(failure: Failure, configuration: Configuration) -> Law:
-    """Find the law beside the failure's declaration: a function `law` in its catalogue file, of a configuration."""
+    function = law_of(failure)
+    if function is None:
+        raise Stop(f"{failure.id} has no law: its symptom is not a matter of bytes", WRONG_USAGE)
+    try:
+        return function(configuration)
+    except ValueError as error:
+        raise Stop(f"no law for this configuration: {error}", WRONG_USAGE) from None
+    except ImportError as error:
+        raise Stop(f"clips of differing lengths are drawn with numpy, which is not here: {error}") from None
+
+
+def law_of(failure: Failure) -> Callable[[Configuration], Law] | None:
+    """Return the law beside a failure's declaration: the function `law` in its catalogue file, of a configuration."""
     import sys
 
-    module = sys.modules[failure.observe.__module__]
     catalogued = [
         loaded
         for name, loaded in sys.modules.items()
         if name.startswith("repro.catalog.") and getattr(loaded, "FAILURE", None) is failure
     ]
-    for candidate in (*catalogued, module):
-        function = getattr(candidate, "law", None)
+    for candidate in (*catalogued, sys.modules[failure.observe.__module__]):
+        function: Callable[[Configuration], Law] | None = getattr(candidate, "law", None)
         if callable(function):
-            law: Law = function(configuration)
-            return law
-    raise Stop(f"{failure.id} has no law: its symptom is not a matter of bytes", WRONG_USAGE)
+            return function
+    return None

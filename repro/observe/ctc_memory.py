@@ -20,17 +20,12 @@ from repro.memory.meter import Meter, close_all, meter
 from repro.memory.report import Phase, from_facts
 from repro.memory.trainer_phases import EVALUATION_BATCH
 from repro.observe import drift, fresh
-from repro.observe.ctc_memory_run import Run, Workload, prepare, train
+from repro.observe.ctc_memory_run import Run, prepare, train
 from repro.observe.ctc_trainer import all_finite
+from repro.observe.ctc_workload import EMULATED, ON_CUDA, SAMPLES_PER_WORD, Workload
 from repro.observe.gradients import Twins
 from repro.speech import wav2vec2
-from repro.speech.clips import SAMPLING_RATE, SECONDS_PER_WORD
 from repro.vocabulary import Configuration, Facts, Level
-
-EMULATED = Workload(train_set=480, small_set=8, train_batch=16, words=2, layers=1, width=16)
-"""Small, for its arithmetic is a CPU's, and bytes are exact at any size. Sixty evaluation batches of eight."""
-ON_CUDA = Workload(train_set=4096, small_set=64, train_batch=32, words=40, layers=4, width=256)
-"""Large enough to stand clear of workspaces of 32 MiB and of allocator segments of 20 MiB."""
 
 NO_CURE: Mapping[str, Level] = {
     "callback": "when should_evaluate",
@@ -133,7 +128,7 @@ def probe() -> Mapping[str, Any]:
 
 
 def _longest(words: int) -> int:
-    return wav2vec2.frames(round(words * SECONDS_PER_WORD * SAMPLING_RATE))
+    return wav2vec2.frames(words * SAMPLES_PER_WORD)
 
 
 def _on_cuda() -> bool:

@@ -17,25 +17,9 @@ from repro.memory.report import Report
 from repro.memory.trainer_phases import phases_of
 from repro.observe import ctc_trainer, raised
 from repro.observe.ctc_callback import EvaluatingCallback, Setting
+from repro.observe.ctc_workload import Workload
 from repro.speech import wav2vec2
 from repro.vocabulary import Configuration, Level
-
-
-@dataclass(frozen=True)
-class Workload:
-    """How large a run is: examples per set and per training batch, words per clip, layers and width of the model."""
-
-    train_set: int
-    small_set: int
-    train_batch: int
-    words: int
-    layers: int
-    width: int
-    steps: int = 5
-
-    def lengths(self, lengths: str) -> tuple[int, int]:
-        """Return the words of the shortest and of the longest clip; ragged ones are as long on average, or longer."""
-        return (1, 2 * self.words) if lengths == "ragged" else (self.words, self.words)
 
 
 @dataclass

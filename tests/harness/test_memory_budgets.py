@@ -172,7 +172,7 @@ def test_the_file_has_a_budget_for_every_peak_that_is_declared_to_have_one_and_f
     for cell in CELLS:
         known = budgets.read(FILE, failures())
         assert {each.trial for each in known if (each.transformers, each.torch) == cell} == declared
-        assert all(each.run and "repro matrix" in each.made for each in known.values())
+        assert all(each.run and each.law and "repro matrix" in each.made for each in known.values())
 
 
 def test_the_installed_release_keeps_its_budgets_and_a_changed_peak_does_not() -> None:

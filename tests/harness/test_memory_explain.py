@@ -37,6 +37,14 @@ def test_the_law_beside_a_declaration_is_printed_for_a_configuration(monkeypatch
     assert json.loads(result.output)["bytes"] == 1000 * (reported - 1)
 
 
+def test_the_reported_peak_is_explained_with_its_numbers() -> None:
+    result = CliRunner().invoke(build_app(), ["explain", "callback-eval-oom"])
+    for part in ("in joining batch 60", "480 40 1024", "AdamW's state = 8 N", "parameters"):
+        assert part in result.output
+    result = CliRunner().invoke(build_app(), ["explain", "callback-eval-oom", "--set", "callback=off"])
+    assert "(fitted)" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -44,6 +52,7 @@ def test_the_law_beside_a_declaration_is_printed_for_a_configuration(monkeypatch
         (["no-such-failure"], "no failure 'no-such-failure'"),
         ([FAILURE.id, "--set", "colour=red"], "has no factor 'colour'"),
         ([FAILURE.id, "--set", "colour"], "FACTOR=LEVEL"),
+        (["callback-eval-oom", "--set", "call_batch=2"], "no law for this configuration"),
     ],
 )
 def test_what_cannot_be_explained_is_said_and_is_wrong_usage(arguments: list[str], says: str) -> None:

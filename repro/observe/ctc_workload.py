@@ -1,0 +1,70 @@
+"""How large the runs of a callback that evaluates are: on the emulated device, and on CUDA. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from repro.memory.evaluation_law import Wav2Vec2Sizes
+from repro.speech.clips import SAMPLING_RATE, SECONDS_PER_WORD, WORDS, sentences
+
+SAMPLES_PER_WORD = round(SECONDS_PER_WORD * SAMPLING_RATE)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How large a run is: examples per set and per training batch, words per clip, layers and width of the model."""
+
+    train_set: int
+    small_set: int
+    train_batch: int
+    words: int
+    layers: int
+    width: int
+    steps: int = 5
+
+    def lengths(self, lengths: str) -> tuple[int, int]:
+        """Return the words of the shortest and of the longest clip; ragged ones are as long on average, or longer."""
+        return (1, 2 * self.words) if lengths == "ragged" else (self.words, self.words)
+
+    def longest(self, lengths: str) -> tuple[int, int]:
+        """Return the samples, and the characters of the labels, of the longest clip that there can be."""
+        words = self.lengths(lengths)[1]
+        return words * SAMPLES_PER_WORD, words * max(map(len, WORDS)) + words - 1
+
+    def clips(self, lengths: str, examples: int, seed: int = 0) -> Iterator[tuple[int, int]]:
+        """Yield the samples and the characters of each clip of a set; of clips of one length, the most there can be.
+
+        Raises ImportError for ragged clips without numpy, which draws them.
+        """
+        if lengths == "equal":
+            for _ in range(examples):
+                yield self.longest(lengths)
+            return
+        import numpy as np
+
+        for words in sentences(examples, np.random.default_rng(seed), *self.lengths(lengths)):
+            yield len(words) * SAMPLES_PER_WORD, len(" ".join(words))
+
+    def sizes(self, vocabulary: int) -> Wav2Vec2Sizes:
+        """Return the sizes of the model as `repro.speech.wav2vec2.build` makes it."""
+        return Wav2Vec2Sizes(
+            vocabulary=vocabulary,
+            hidden=self.width,
+            layers=self.layers,
+            intermediate=2 * self.width,
+            channels=(8, 8),
+            kernels=(10, 8),
+            strides=(10, 8),
+            position_kernel=16,
+            position_groups=2,
+            # SpecAugment is switched off by another argument, and leaves its parameter.
+            masks=True,
+            norm="layer",
+        )
+
+
+EMULATED = Workload(train_set=480, small_set=8, train_batch=16, words=2, layers=1, width=16)
+"""Small, for its arithmetic is a CPU's, and bytes are exact at any size. Sixty evaluation batches of eight."""
+ON_CUDA = Workload(train_set=4096, small_set=64, train_batch=32, words=40, layers=4, width=256)
+"""Large enough to stand clear of workspaces of 32 MiB and of allocator segments of 20 MiB."""

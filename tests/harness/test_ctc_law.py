@@ -1,0 +1,113 @@
+"""The law of a run whose callback evaluates, against the meter: over every configuration that there can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import transformers
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from repro.catalog.callback_eval_oom import BUDGETED, FACTORS, FAILURE, PLAIN, law
+from repro.memory import laws
+from repro.memory.report import Report
+from repro.memory.trainer_phases import TRAIN_STEP
+from repro.observe import ctc_law, ctc_memory, fresh
+from repro.observe.ctc_workload import EMULATED
+from repro.speech import wav2vec2
+from repro.vocabulary import Configuration
+
+FITTED_TO = "5.24"
+pytestmark = pytest.mark.skipif(
+    Version(transformers.__version__).release[:2] != Version(FITTED_TO).release,
+    reason=f"the law is fitted to transformers {FITTED_TO}; `repro budgets compare` has the others",
+)
+
+without_refusals: dict[str, Any] = {
+    factor.name: st.sampled_from([level for level in factor.levels if level != "epoch, as written"])
+    for factor in FACTORS
+    if factor.name != "call_batch"
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> None:
+    ctc_memory._emulated(PLAIN, None)
+    fresh.settle()
+
+
+def _metered(configuration: Configuration) -> Report:
+    run = ctc_memory._emulated(configuration, None)
+    assert run.exception is None
+    assert run.report is not None
+    return run.report
+
+
+def _measured(configuration: Configuration) -> int:
+    return _metered(configuration).peak_bytes
+
+
+@pytest.mark.parametrize("configuration", BUDGETED, ids=[str(FAILURE.deviations(each)) for each in BUDGETED])
+def test_the_law_is_within_two_percent_of_every_peak_with_a_budget(configuration: Configuration) -> None:
+    assert law(configuration).bytes == pytest.approx(_measured(configuration), rel=0.02)
+
+
+@settings(max_examples=12, deadline=None)
+@given(levels=st.fixed_dictionaries(without_refusals))
+def test_the_law_is_within_two_percent_of_any_configuration(levels: dict[str, Any]) -> None:
+    configuration = FAILURE.configuration(**levels)
+    assume(FAILURE.allows(configuration) and configuration["schedule"] != "every 100 steps")
+    assert law(configuration).bytes == pytest.approx(_measured(configuration), rel=0.02), str(law(configuration))
+
+
+@pytest.mark.parametrize("vocabulary", [32, 256])
+def test_the_laws_model_is_the_trials(vocabulary: int) -> None:
+    model = wav2vec2.build(layers=EMULATED.layers, width=EMULATED.width, vocabulary=vocabulary)
+    shapes = sorted(tuple(parameter.shape) for parameter in model.parameters())
+    assert shapes == sorted(EMULATED.sizes(vocabulary).shapes())
+    assert EMULATED.sizes(vocabulary).frames(3200)[-1] == wav2vec2.frames(3200)
+
+
+@pytest.mark.parametrize("lengths", ["equal", "ragged"])
+def test_clips_have_the_lengths_that_the_law_takes_them_to_have(lengths: str) -> None:
+    rows = wav2vec2.prepared(60, 3, *EMULATED.lengths(lengths))
+    clips = list(EMULATED.clips(lengths, 60, seed=3))
+    assert [len(row["input_values"]) for row in rows] == [samples for samples, _ in clips]
+    labels = [len(row["labels"]) for row in rows]
+    assert all(real <= most for real, (_, most) in zip(labels, clips, strict=True))
+    if lengths == "ragged":
+        assert labels == [length for _, length in clips]
+
+
+@pytest.mark.parametrize(("lengths", "checkpointing"), ctc_law.ACTIVATIONS)
+def test_activations_are_fitted_again_to_what_is_declared(
+    lengths: str, checkpointing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A wide vocabulary makes the loss's backward the highest moment of a step, a narrow one its forward.
+    for moment, vocabulary in enumerate((256, 32)):
+        declared = ctc_law.ACTIVATIONS[lengths, checkpointing][moment]
+        configuration = PLAIN.but(lengths=lengths, checkpointing=checkpointing, vocabulary=vocabulary)
+        points = []
+        for batch in (8, 12, 16):
+            workload = replace(EMULATED, train_batch=batch)
+            monkeypatch.setattr(ctc_memory, "EMULATED", workload)
+            monkeypatch.setattr(ctc_law, "EMULATED", workload)
+            step = list(ctc_law._training(configuration))[moment]
+            known = sum(term.bytes for term in step.terms if term.provenance == "closed form")
+            points.append((_frames(lengths) * batch, _metered(configuration).peak_of(TRAIN_STEP) - known))
+        line = laws.fit(points)
+        assert line.worst < 0.002
+        assert line.slope == pytest.approx(declared.slope, rel=0.005)
+        assert line.rest == pytest.approx(declared.rest, abs=2000)
+
+
+def _frames(lengths: str) -> int:
+    return wav2vec2.frames(EMULATED.longest(lengths)[0])
+
+
+def test_a_run_that_ends_before_its_peak_has_no_law() -> None:
+    with pytest.raises(ValueError, match="ends before its peak"):
+        law(FAILURE.reported.but(call_batch=2))
