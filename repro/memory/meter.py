@@ -21,7 +21,9 @@ made by a factory (`torch.zeros`) outside a host scope. It is on the *host* when
 opened, comes from numpy or from a DataLoader, was made inside `m.host()`, or comes from `Tensor.cpu()` or `.to("cpu")`,
 which really copy. Only device bytes count, rounded up to 512 as CUDA's caching allocator does.
 
-The two emulated sources differ in three things. Temporaries inside an operator: the allocator's only. What is computed
+The two emulated sources differ in three things. Temporaries inside an operator: the allocator's only
+(`repro.memory.temporaries` lists them; in the runs of callback-eval-oom it is `_log_softmax_backward_data` in training,
+and in evaluation nothing, or, where logits are narrow, `cumsum` of the attention mask). What is computed
 from host tensors alone, outside a host scope: host memory to the ledger, device memory to the allocator. Threads
 started by hand: seen by the allocator only (autograd's own threads are seen by both).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro.catalog.callback_eval_oom import (
+    BUDGETED,
     FACTORS,
     FAILURE,
     METRIC_CHANGED,
@@ -20,10 +22,14 @@ from repro.catalog.callback_eval_oom import (
     PLAIN,
     REPORTED,
 )
-from repro.memory.meter import meter
-from repro.memory.report import Phase
-from repro.observe import ctc_memory
-from repro.vocabulary import RAISES_OTHER, REFUSED, TRAINS
+from repro.memory.meter import Source, meter
+from repro.memory.report import Phase, Report
+from repro.memory.temporaries import temporaries
+from repro.memory.trainer_phases import EVALUATION_BATCH, GATHER, TRAIN_STEP
+from repro.observe import ctc_memory, fresh
+from repro.observe.ctc_memory_run import Run, prepare, train
+from repro.observe.ctc_workload import EMULATED
+from repro.vocabulary import RAISES_OTHER, REFUSED, TRAINS, Configuration
 
 MECHANISM: dict[str, Any] = {
     "capacity": 1_000_000,
@@ -141,3 +147,37 @@ def test_the_cure_evaluates_as_the_uncured_run_would() -> None:
     assert FAILURE.outcome(cured) == TRAINS
     assert cured["metrics"] == cured["twin_metrics"]
     assert "train_wer" in cured["metrics"]
+
+
+def _metered_by(source: Source, configuration: Configuration) -> tuple[Report, dict[str, int]]:
+    """Run a configuration under one meter; with the allocator, list what operators allocate within themselves, too."""
+    fresh.start()
+    run, prepared = Run(), prepare(configuration, EMULATED)
+    table: dict[str, int] = {}
+    with ExitStack() as open_:
+        m = open_.enter_context(meter(source=source))
+        if source == "allocator":
+            table = open_.enter_context(temporaries())
+        train(configuration, EMULATED, prepared, run, m)
+    assert run.exception is None
+    return m.report, table
+
+
+@pytest.mark.parametrize("configuration", BUDGETED, ids=[str(FAILURE.deviations(each)) for each in BUDGETED])
+def test_two_meters_agree_to_the_byte_in_evaluation_and_in_training_within_one_operator(
+    configuration: Configuration,
+) -> None:
+    (exact, table), (ledger, _) = (_metered_by(source, configuration) for source in ("allocator", "ledger"))
+    assert exact.peak_of(EVALUATION_BATCH) == ledger.peak_of(EVALUATION_BATCH)
+    assert exact.peak_of(GATHER) == ledger.peak_of(GATHER)
+    softmax = table["aten._log_softmax_backward_data.default"]
+    assert softmax <= exact.peak_of(TRAIN_STEP) - ledger.peak_of(TRAIN_STEP) <= softmax + 16 * 1024
+
+
+def test_where_logits_are_narrow_two_meters_differ_by_a_copy_of_the_mask_that_cumsum_makes() -> None:
+    configuration = REPORTED.but(vocabulary=32, concat="no")
+    (exact, table), (ledger, _) = (_metered_by(source, configuration) for source in ("allocator", "ledger"))
+    copies = 2 * 8 * 3200 * 8  # of eight examples' masks in 64 bits: what goes in, and the sum
+    assert table["aten.cumsum.default"] == copies
+    difference = exact.peak_of(EVALUATION_BATCH) - ledger.peak_of(EVALUATION_BATCH)
+    assert 0 < difference <= copies // 2
