@@ -13,6 +13,9 @@ from repro.census import drift, recipes
 
 BATCH, LENGTH, FRAMES, SAMPLES = 2, 10, 64, 8000
 
+LARGE_PICTURE = 512
+"""Pixels along a side from which a picture costs gibibytes in a model of however few layers."""
+
 Inputs = dict[str, Any]
 
 _SIGNALS = (
@@ -108,7 +111,7 @@ def _layouts(chosen: list[str], config: Any) -> int:
     if any(name in chosen for name in _GRIDS):
         return 4
     if "pixel_values" in chosen:
-        return 2
+        return 3 if _is_large(config) else 2
     return 4 if find(config, "num_codebooks", "n_codebooks", "num_quantizers", "num_channels") else 1
 
 
@@ -223,6 +226,21 @@ def _image(config: Any) -> tuple[int, int, int]:
     return int(find(config, "num_channels", "in_channels", "num_input_channels", "in_chans", default=3)), height, width
 
 
+def _is_large(config: Any) -> bool:
+    return max(_image(config)[1:]) > LARGE_PICTURE
+
+
+def _picture(config: Any, layout: int) -> Any:
+    """Return pictures, or in the last layout videos. Where they are large, smaller ones come first: many models do."""
+    channels, *size = _image(config)
+    if _is_large(config):
+        layout -= 1
+    if layout < 0:
+        patch = _size(find(config, "patch_size", default=16))[0]
+        size = [min(size[0], 16 * patch), min(size[1], 16 * patch)]
+    return _video(config) if layout == 1 else torch.randn(BATCH, channels, *size)
+
+
 def _video(config: Any) -> Any:
     frames = find(config, "num_frames", "frames_per_clip", "num_image_with_embedding", default=2)
     return torch.randn(BATCH, int(frames), *_image(config))
@@ -280,7 +298,7 @@ def _value(name: str, config: Any, layout: int) -> Any:
     if name in ("input_values", "audio_values", "input_audio"):
         return _values(config, layout)
     if name == "pixel_values":
-        return _video(config) if layout == 1 else torch.randn(BATCH, *_image(config))
+        return _picture(config, layout)
     if name == "pixel_values_videos":
         return _video(config)
     if name.endswith(("attention_mask", "padding_mask", "input_features_mask")):

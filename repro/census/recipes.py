@@ -10,6 +10,11 @@ _FEW_EXPERTS = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 6
 _SPARSE_SECOND = {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2}
 _PICTURE_WORDS = {"<image>": 99}
 _IN_THREE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}
+_THREE_PARTS = {
+    "num_hidden_layers": 3,
+    "layer_types": ["full_attention"] * 3,
+    **dict.fromkeys(("n_input_layers", "n_recurrent_layers", "n_output_layers"), 1),
+}
 _FORECAST = {"prediction_length": 8, "context_length": 16}
 
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
@@ -68,7 +73,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "EsmConfig": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "Granite4VisionConfig": {"deepstack_layer_map": [[0, 0], [1, 1]], "downsample_rate": "1/2"},
     "PerceptionLMConfig": {"vision_config": {"architecture": "vit_pe_core_large_patch14_336", **_FEW_PATCHES}},
-    "DoryConfig": {"num_hidden_layers": 3, "n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1},
+    "DoryConfig": _THREE_PARTS,
     "GPTNeoConfig": {"attention_types": [[["global", "local"], 1]]},
     "Glm46VConfig": {"text_config": {"rope_parameters": _IN_THREE}},
     "Glm4vConfig": {"text_config": {"rope_parameters": _IN_THREE}},
@@ -81,6 +86,10 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "Step3p7TextConfig": {"sliding_window": 16},
     "Step3p7Config": {"text_config": {"sliding_window": 16}},
     "T5Gemma2Config": {"dropout_rate": 0.0},
+    "T5Gemma2DecoderConfig": {"dropout_rate": 0.0},
+    "T5Gemma2TextConfig": {"dropout_rate": 0.0},
+    "XmodConfig": {"default_language": "en_XX", "languages": ["en_XX", "de_DE"]},
+    "FastVlmConfig": {"vision_config": {"architecture": "fastvit_mci0"}},
     "JambaConfig": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "Mamba2Config": {"num_heads": 8},
     "NemotronConfig": {"num_key_value_heads": 4},

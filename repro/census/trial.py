@@ -18,7 +18,7 @@ from repro.census import corrections, drift, inputs, shrink, verdicts
 from repro.census.passage import Passage
 from repro.observe.spy import EndlessError, Sightings, watching
 
-MAX_PARAMETERS = 120_000_000
+MAX_PARAMETERS = 150_000_000
 """Above this a model is not run: weights and three sets of gradients have to stay well below the limit of 4 GiB."""
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
