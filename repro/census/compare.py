@@ -19,7 +19,8 @@ def rows(records: Iterable[Record], transformers: str) -> list[dict[str, Any]]:
     """Return the newest result per class and kind of checkpointing in one release, judged anew from its facts."""
     newest: dict[Key, Record] = {}
     for record in records:  # in the order of their time
-        if record["kind"] == "census" and record.get("transformers") == transformers:
+        judged = record["kind"] == "census" and record["class"] is not None
+        if judged and record.get("transformers") == transformers:
             newest[_key(record)] = record
     return [
         {

@@ -37,7 +37,7 @@ class CensusObserver:
             {**facts, "verdict": verdicts.verdict(facts), "detail": verdicts.detail(facts)}
             for facts in self._supervisor.judge(family, every_class=every_class)
         ]
-        for facts in seen:
+        for facts in seen or [{"model": family, "class": None, "end": "no class"}]:
             self._write("census", family=family, every_class=every_class, **facts)
         return seen
 

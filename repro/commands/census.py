@@ -56,6 +56,8 @@ def register(app: typer.Typer) -> None:
             desk.run(where, desk.Plan(left, bool(model), jobs, seconds, gibibytes), results)
         except desk.CensusError as error:
             raise Stop(str(error), COULD_NOT_RUN) from error
+        except KeyboardInterrupt:
+            raise Stop("interrupted. What was judged is stored; the same command goes on from there.", 130) from None
         records = desk.stored(results)
         rows: list[dict[str, Any]] = [r for r in compare.rows(records, where.transformers) if r["family"] in wanted]
         if against:

@@ -18,6 +18,9 @@ By kind, besides:
   the facts of the trial, among them `end`, `seconds`, `exception`, and per failure `losses`, `gradients`, `proofs`,
   `peak_bytes`. `end` is `completed`, `raised`, `refused` (the release has no such argument), or one of
   `repro.vocabulary.UNFINISHED`;
+* `census`: `family`, `every_class` (whether every class of it was run), `model` (type), `class`, `use_reentrant`, and
+  the facts of that class: `end`, `engaged` (calls of the checkpoint function), `gradients`, `exception`, `reason`. Of a
+  family without a class that supports checkpointing there is one record, whose `class` is null;
 * `cell failed`: `requested`, `stage` (`resolve`, `build`, `pytest`), `reason`: a cell that yielded nothing, and why.
 
 Observations repeat `transformers`, `torch` and `device` of their cell, so that one line can be read by itself. A reader

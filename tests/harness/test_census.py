@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -170,3 +175,31 @@ def test_the_census_runs_through_pytest_and_does_not_run_twice_what_is_stored(tm
     assert {row["class"] for row in rows} >= {"SEWDForCTC", "SEWDModel"}
     assert all(row["engaged"] for row in rows)
     assert desk.finished(records, where.transformers, every_class=True) == {"sew_d"}
+
+
+@pytest.mark.slow
+def test_a_family_without_a_class_to_judge_is_not_run_again_and_is_no_row(tmp_path: Path) -> None:
+    where = desk.environment(None)
+    desk.run(where, desk.Plan(("dab_detr",), every_class=True, jobs=1, seconds=60, gibibytes=4), tmp_path)
+    records = desk.stored(tmp_path)
+    assert compare.rows(records, where.transformers) == []
+    assert desk.finished(records, where.transformers, every_class=True) == {"dab_detr"}
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_the_census_with_a_message_and_leaves_no_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "repro", "census", "--model", "sew_d", "--results", str(tmp_path)]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    running.stderr.readline()
+    children: list[psutil.Process] = []
+    for _ in range(600):
+        children = psutil.Process(running.pid).children(recursive=True)
+        if any("repro.census.worker" in child.cmdline() for child in children):
+            break
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(timeout=30) == 130
+    assert "the same command goes on" in running.stderr.read()
+    _, alive = psutil.wait_procs(children, timeout=15)
+    assert not alive
