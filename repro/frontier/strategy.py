@@ -109,6 +109,8 @@ def _missing_end(inward: Sequence[int], seen: Seen) -> int | None:
         unseen = [position for position in inward if position not in seen]
         return next((leap for leap in leaps if leap not in seen), unseen[0] if 0 < len(unseen) < RESOLUTION else None)
     tried = [n for n, position in enumerate(inward[:usable]) if position in seen]
+    if usable and not tried:
+        return inward[0]
     between = [position for position in inward[tried[-1] + 1 if tried else 0 : usable] if position not in seen]
     return between[len(between) // 2] if between else None
 

@@ -118,6 +118,10 @@ def test_what_is_known_already_is_not_asked_for_again() -> None:
     assert strategy.next_probes(len(truth), known) == []
 
 
+def test_an_end_beyond_what_is_known_is_looked_at_itself_first() -> None:
+    assert strategy.next_probes(9, {3: GOOD, 6: GOOD}) == [0, 8]
+
+
 def test_ends_that_cannot_be_looked_at_give_way_to_their_neighbours() -> None:
     assert strategy.next_probes(5, {0: None, 4: None}) == [1, 3]
 
