@@ -11,7 +11,8 @@ from repro.judge.verdicts import LOWER_PEAK, judge
 from repro.store.records import Record
 from repro.vocabulary import RAISES_OTHER, REFUSED, TRAINS, Claim, Configuration, Failure
 
-AFFECTED, GOOD = "affected", "good"
+AFFECTED, GOOD, ABSENT = "affected", "good", "not in the release"
+"""What a release may be; `ABSENT` where it does not have the model of the failure at all."""
 
 
 class QuestionError(ValueError):
@@ -87,6 +88,8 @@ class Question:
         if self.claim is not None:
             verdict = judge(self.failure, self.claim, cell, [cell])[0]
             return verdict.verdict, verdict.detail
+        if (cell.mechanism or {}).get("in_release") is False:
+            return ABSENT, "the release does not have the model"
         plain, reported = outcomes
         if plain.name != TRAINS:
             return None, f"the plain run: {_told(plain)}"

@@ -20,7 +20,7 @@ from repro.cells.releases import SelectionError, table
 from repro.commands import Stop, build_app
 from repro.frontier import strategy
 from repro.frontier.axis import axis as axis_of
-from repro.frontier.question import AFFECTED, GOOD, Question, QuestionError, question
+from repro.frontier.question import ABSENT, AFFECTED, GOOD, Question, QuestionError, question
 from repro.frontier.report import lines, report
 from repro.frontier.search import Axis, Found, search
 from repro.memory import budgets
@@ -311,6 +311,32 @@ def test_a_release_whose_plain_run_fails_is_neither_good_nor_affected(tmp_path: 
     found = bench.search(VERSIONS[:1])
     assert found.seen == {0: None}
     assert "needs more" in found.unusable[VERSIONS[0]]
+
+
+def test_releases_without_the_model_are_a_stretch_of_their_own_and_its_edge_is_proved(tmp_path: Path) -> None:
+    omniasr = find("omniasr-silent-gradient-loss")
+    versions = [f"5.{minor}.0" for minor in range(20)]
+    lost = {**TRAINS, "gradients": {"missing": ["conv.weight"], "worst_ratio": 0.0}}
+
+    def look(asked: Sequence[str]) -> Mapping[str, str]:
+        writer = Writer(tmp_path)
+        for version in asked:
+            has = versions.index(version) >= 13
+            about = {"failure": omniasr.id, "transformers": version, "torch": "2.13.0+cpu", "device": "cpu"}
+            writer.append(record("mechanism", version, **about, mechanism={"in_release": has}))
+            for configuration in (omniasr.configuration(), omniasr.reported):
+                trial = omniasr.trial(configuration)
+                facts = (lost if configuration == omniasr.reported else TRAINS) if has else {"end": "skipped"}
+                run = {"trial": trial.id, "scope": trial.scope, "configuration": dict(configuration)}
+                writer.append(record("observation", version, **about, **run, **facts))
+        writer.close()
+        return {}
+
+    axis = Axis("transformers", tuple(versions), (), {"torch": "2.13.0", "device": "cpu"})
+    stored = lambda: read(tmp_path).records if list(tmp_path.glob("*.jsonl")) else ()  # noqa: E731
+    told = report(search(question(omniasr), axis, look, stored))
+    assert (told["first_affected"], told["last_affected"], told["last_good_before"]) == ("5.13.0", "5.19.0", None)
+    assert [(edge["from"], edge["before"], edge["proved"]) for edge in told["edges"]] == [("5.12.0", ABSENT, True)]
 
 
 def test_observations_with_another_torch_are_not_of_this_search(tmp_path: Path) -> None:
