@@ -432,7 +432,7 @@ CLAIMS = (
         "evaluate fewer examples of the training set",
         "threads",
         change={"dataset": "part of the training set"},
-        code="trainer.evaluate(trainer.train_dataset.select(range(200)), metric_key_prefix='train')",
+        code='trainer.evaluate(trainer.train_dataset.select(range(200)), metric_key_prefix="train")',
     ),
     Claim("gc-collect", "`gc.collect()` before and after", "threads", change={"guard": "gc"}),
     Claim("no-concat", "`eval_do_concat_batches=False`", "threads", change={"concat": "no"}),
