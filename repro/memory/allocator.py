@@ -14,15 +14,15 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 
 from repro.memory import boundary
 from repro.memory.report import Event, Refusal
-from repro.memory.sites import WORTH_TRACING, Sites
+from repro.memory.sites import SITES, WORTH_TRACING
 
 LOG_LIMIT = 1 << 22
 """Events kept of a run: some hundred megabytes at most. Figures stay exact past it."""
@@ -47,13 +47,11 @@ class AllocatorBook:
     source = "allocator"
     hardware = ""
     _device: _AllocatorDevice | None = None
-    _sites = Sites()
     _granularity = 0
 
     def __init__(self, library: ctypes.CDLL, capacity: int | None, granularity: int, traced: int) -> None:
         outermost = AllocatorBook._device is None
         if outermost:
-            AllocatorBook._sites = Sites()
             AllocatorBook._granularity = granularity
         elif granularity != AllocatorBook._granularity:
             raise ValueError(f"a nested meter has its outer meter's granularity, {AllocatorBook._granularity} bytes")
@@ -103,7 +101,7 @@ class AllocatorBook:
 
     def sites(self) -> dict[int, str]:
         """Return the places that events refer to."""
-        return AllocatorBook._sites.names
+        return SITES.names
 
     def refusals(self) -> tuple[Refusal, ...]:
         """Copy the refusals of this level."""
@@ -128,6 +126,21 @@ class AllocatorBook:
             AllocatorBook._device = None
 
 
+class _Scope:
+    """A scope of this thread. Opened for every tensor that crosses the line: a generator would cost as much again."""
+
+    __slots__ = ("_before", "_change", "_wanted")
+
+    def __init__(self, change: Callable[[int], int], wanted: int) -> None:
+        self._change, self._wanted = change, wanted
+
+    def __enter__(self) -> None:
+        self._before = self._change(self._wanted)
+
+    def __exit__(self, *_: object) -> None:
+        self._change(self._before)
+
+
 class _AllocatorDevice:
     """The allocator as `boundary` sees it."""
 
@@ -147,20 +160,15 @@ class _AllocatorDevice:
     def device(self) -> AbstractContextManager[None]:
         return self._scope(_DEVICE)
 
-    @contextmanager
-    def _scope(self, wanted: int) -> Iterator[None]:
-        before = self._library.meter_scope(wanted)
-        try:
-            yield
-        finally:
-            self._library.meter_scope(before)
+    def _scope(self, wanted: int) -> _Scope:
+        return _Scope(self._library.meter_scope, wanted)
 
     def forget(self) -> None:
         self._library.meter_forget()
 
 
 def _site_of(nbytes: int) -> int:  # noqa: ARG001 - the signature is the library's
-    return AllocatorBook._sites.current()
+    return SITES.current()
 
 
 _SITE_CALLBACK = _SITE_OF(_site_of)

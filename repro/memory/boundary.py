@@ -8,7 +8,7 @@ line as they would on a GPU, and the DataLoader, whose batches are the host's. `
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
 
@@ -54,15 +54,29 @@ def erase(device: EmulatedDevice) -> None:
 
 def holds(tensor: torch.Tensor) -> bool:
     """Tell whether any open device holds a tensor."""
+    if len(_devices) == 1:
+        return _devices[0].holds(tensor)
     return any(device.holds(tensor) for device in _devices)
 
 
-@contextmanager
-def host() -> Iterator[None]:
+def host() -> AbstractContextManager[None]:
     """Open a host scope on every open device."""
-    with ExitStack() as scopes:
-        for device in _devices:
-            scopes.enter_context(device.host())
+    if len(_devices) == 1:
+        return _devices[0].host()
+    return _on_all([device.host() for device in _devices])
+
+
+def _device() -> AbstractContextManager[None]:
+    if len(_devices) == 1:
+        return _devices[0].device()
+    return _on_all([device.device() for device in _devices])
+
+
+@contextmanager
+def _on_all(scopes: Iterable[AbstractContextManager[None]]) -> Iterator[None]:
+    with ExitStack() as opened:
+        for scope in scopes:
+            opened.enter_context(scope)
         yield
 
 
@@ -72,9 +86,7 @@ def _download(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _upload(tensor: torch.Tensor) -> torch.Tensor:
-    with ExitStack() as scopes:
-        for device in _devices:
-            scopes.enter_context(device.device())
+    with _device():
         return tensor.clone()
 
 

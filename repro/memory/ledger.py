@@ -19,7 +19,7 @@ from repro.memory import boundary
 from repro.memory.allocator import LOG_LIMIT
 from repro.memory.drift import OutOfMemoryError
 from repro.memory.report import Event, Refusal
-from repro.memory.sites import WORTH_TRACING, Sites
+from repro.memory.sites import SITES, WORTH_TRACING
 
 _FRESH, _ALIAS, _LIFT, _RESIZE = range(4)
 
@@ -79,7 +79,7 @@ class LedgerBook:
 
     def sites(self) -> dict[int, str]:
         """Return the places that events refer to."""
-        return self._ledger.sites.names
+        return SITES.names
 
     def refusals(self) -> tuple[Refusal, ...]:
         """Copy the refusals of this level."""
@@ -130,7 +130,6 @@ class _Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to us
         self.live = self.count = 0
         self.events: list[tuple[int, int, int]] = []
         self.refusals: list[Refusal] = []
-        self.sites = Sites()
         self._book: dict[int, _Entry] = {}
         self._blocks = 0
         self._scopes = threading.local()
@@ -224,7 +223,7 @@ class _Ledger(TorchDispatchMode):  # type: ignore[misc] # torch is untyped to us
                 level.peak, level.peak_event = now - level.base, count - level.first_event
         self._blocks += 1
         worth_it = not self.traced or nbytes * self.traced >= self.levels[-1].peak
-        site = self.sites.current(func) if worth_it else 0
+        site = SITES.current(func) if worth_it else 0
         if len(self.events) < LOG_LIMIT:
             self.events.append((self._blocks, nbytes, site))
 

@@ -9,7 +9,6 @@ from typing import Any
 
 DEPTH = 4
 """Lines kept of a call stack, innermost first."""
-_KEY_LENGTH = 1 + 2 * DEPTH
 WORTH_TRACING = 32
 """A block is traced when it is at least 1/32 of the peak so far: walking the stack for each would cost time."""
 EVERY_BLOCK = 0
@@ -25,27 +24,32 @@ class Sites:
     def __init__(self) -> None:
         self._numbers: dict[tuple[Any, ...], int] = {}
         self.names: dict[int, str] = {}
-        self._passes: dict[CodeType, bool] = {}
+        # Code is told apart by its address, and kept so that none takes another's: its own hash reads all of it.
+        self._passes: dict[int, bool] = {}
+        self._kept: list[CodeType] = []
 
     def current(self, operator: Any = None) -> int:
         """Return the number of the caller's call stack, naming the operator when it is known."""
         key: list[Any] = [operator]
+        frames: list[FrameType] = []
         frame: FrameType | None = sys._getframe(1)
         passes = self._passes
-        while frame is not None and len(key) < _KEY_LENGTH:
+        while frame is not None and len(frames) < DEPTH:
             code = frame.f_code
-            passed = passes.get(code)
+            address = id(code)
+            passed = passes.get(address)
             if passed is None:
-                passed = passes[code] = _passed_over(code.co_filename)
+                passed = passes[address] = _passed_over(code.co_filename)
+                self._kept.append(code)
             if not passed:
-                key.append(code)
-                key.append(frame.f_lineno)
+                frames.append(frame)
+                key.append(address)
+                key.append(frame.f_lasti)
             frame = frame.f_back
         number = self._numbers.get(known := tuple(key))
         if number is None:
             number = self._numbers[known] = len(self._numbers) + 1
-            stack = zip(key[1::2], key[2::2], strict=True)
-            text = " < ".join(f"{_short(code.co_filename)}:{line} {_name(code)}" for code, line in stack)
+            text = " < ".join(f"{_short(f.f_code.co_filename)}:{f.f_lineno} {_name(f.f_code)}" for f in frames)
             self.names[number] = f"{text} [{operator}]" if operator is not None else text
         return number
 
@@ -53,6 +57,10 @@ class Sites:
 def _name(code: CodeType) -> str:
     """Return a function's name, with that of its class where this Python knows it (3.11 and later)."""
     return str(getattr(code, "co_qualname", code.co_name))
+
+
+SITES = Sites()
+"""The process's: a place that an earlier run named has its number already."""
 
 
 def _passed_over(filename: str) -> bool:
