@@ -160,7 +160,7 @@ def _emulated(configuration: Configuration, capacity: int | None) -> Run:
     run, prepared = Run(), prepare(configuration, EMULATED)
     with meter(capacity=capacity, whole=_has_a_budget(configuration)) as opened:
         train(configuration, EMULATED, prepared, run, opened)
-        run.report = opened.report
+    run.report = opened.report
     return run
 
 
