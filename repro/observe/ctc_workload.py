@@ -23,6 +23,13 @@ class Workload:
     width: int
     steps: int = 5
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for sizes that no run can have."""
+        if min(vars(self).values()) <= 0:
+            raise ValueError(f"every size of a run must be positive: {self}")
+        if self.small_set > self.train_set:
+            raise ValueError(f"a part of {self.small_set} examples is more than the training set has: {self}")
+
     def lengths(self, lengths: str) -> tuple[int, int]:
         """Return the words of the shortest and of the longest clip; ragged ones are as long on average, or longer."""
         return (1, 2 * self.words) if lengths == "ragged" else (self.words, self.words)

@@ -147,8 +147,16 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     worker = hasattr(config, "workerinput")
     if worker or not _asks_for_gpu(config) or config.getoption("--gpu") == "optional" or config.option.collectonly:
         return
-    if not _RAN and exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+    if _RAN or exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return
+    session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:
+        terminal.ensure_newline()
+        terminal.write_line(
+            "-m gpu ran no test: each was deselected or skipped, which is no success. --gpu=optional allows it.",
+            red=True,
+        )
 
 
 def _asks_for_gpu(config: pytest.Config) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +28,7 @@ from repro.memory.meter import Source, meter
 from repro.memory.report import Phase, Report
 from repro.memory.temporaries import temporaries
 from repro.memory.trainer_phases import EVALUATION_BATCH, GATHER, TRAIN_STEP
-from repro.observe import ctc_memory, fresh
+from repro.observe import ctc_memory, ctc_memory_run, fresh
 from repro.observe.ctc_memory_run import Run, prepare, train
 from repro.observe.ctc_workload import EMULATED
 from repro.vocabulary import RAISES_OTHER, REFUSED, TRAINS, Configuration
@@ -181,3 +183,41 @@ def test_where_logits_are_narrow_two_meters_differ_by_a_copy_of_the_mask_that_cu
     assert table["aten.cumsum.default"] == copies
     difference = exact.peak_of(EVALUATION_BATCH) - ledger.peak_of(EVALUATION_BATCH)
     assert 0 < difference <= copies // 2
+
+
+def test_a_capacity_below_what_training_needs_is_told_apart_from_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    mechanism = dict(ctc_memory.probe())
+    monkeypatch.setattr(ctc_memory, "probe", lambda: {**mechanism, "capacity": mechanism["training_peak"] - 512})
+    facts = {**ctc_memory.observe(PLAIN), "configured_to_evaluate": False}
+    assert FAILURE.outcome(facts) == OUT_OF_MEMORY_ELSEWHERE
+    assert "training_step" in facts["raised_in"]
+    assert "evaluate" not in facts["raised_in"]
+    assert f"total capacity of {mechanism['training_peak'] - 512} bytes" in facts["exception"]["message"]
+    assert facts["peak_bytes"] == mechanism["training_peak"]
+    monkeypatch.setattr(ctc_memory, "probe", lambda: {**mechanism, "capacity": mechanism["training_peak"]})
+    assert FAILURE.outcome({**ctc_memory.observe(PLAIN), "configured_to_evaluate": False}) == TRAINS
+
+
+def test_what_another_trial_left_behind_changes_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = ctc_memory.observe(PLAIN)["peak_bytes"]
+    plain_arguments = ctc_memory_run.arguments
+
+    def in_bf16(*given: Any) -> dict[str, Any]:
+        return {**plain_arguments(*given), "bf16": True}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ctc_memory_run, "arguments", in_bf16)
+        other = ctc_memory.observe(PLAIN)
+    assert other["peak_bytes"] != before, "the other trial has to be one that leaves something"
+    loop: list[Any] = [torch.zeros(100_000)]
+    loop.append(loop)
+    left = meter(capacity=512)
+    del loop
+    assert ctc_memory.observe(PLAIN)["peak_bytes"] == before
+    left.close()
+
+
+@pytest.mark.parametrize(("size", "value"), [("train_set", 0), ("small_set", -8), ("words", -1), ("small_set", 1000)])
+def test_senseless_sizes_of_a_run_are_refused(size: str, value: int) -> None:
+    with pytest.raises(ValueError, match=r"must be positive|more than the training set"):
+        replace(EMULATED, **{size: value})

@@ -86,6 +86,41 @@ def test_asking_for_a_gpu_where_there_is_none_is_an_error(gpu_suite: Path, argum
         assert "there is no CUDA device here" in run.stdout + run.stderr
 
 
+SKIPS_ITSELF = """
+    import pytest
+
+    @pytest.mark.gpu
+    def test_on_gpu():
+        pytest.skip("not today")
+"""
+HAS_CUDA = "from repro.observe import plugin\nplugin._has_cuda = lambda: True\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), [([], True), (["-k", "nothing_of_this_name", "-n", "1"], True), (["--gpu=optional"], False)]
+)
+def test_asking_for_a_gpu_and_running_nothing_is_an_error_that_says_so(
+    tmp_path: Path, arguments: list[str], says: bool
+) -> None:
+    (tmp_path / "conftest.py").write_text(HAS_CUDA)
+    (tmp_path / "test_it.py").write_text(textwrap.dedent(SKIPS_ITSELF))
+    words = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "repro.observe.plugin",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+        str(tmp_path),
+    ]
+    command = [sys.executable, "-m", "pytest", *words, "-m", "gpu", *arguments, str(tmp_path)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert ("-m gpu ran no test" in run.stdout) == says, run.stdout + run.stderr
+    assert run.returncode == (pytest.ExitCode.NO_TESTS_COLLECTED if says else pytest.ExitCode.OK)
+
+
 LIMITED = """
     import sys, time
     from repro.observe.limits import Limits, enforced
