@@ -162,7 +162,8 @@ def _kept(configuration: Configuration, mechanism: Mechanism) -> float:
     batches = math.ceil(examples / batch)
     accumulation = configuration["accumulation"]
     held = batches if accumulation == "unset" else min(batches, int(accumulation))
-    logits, characters = int(configuration["vocabulary"]) * FLOAT, INTEGER
+    # Results from before workloads could be widened do not say that theirs was not.
+    logits, characters = int(configuration["vocabulary"]) * mechanism.get("widening", 1) * FLOAT, INTEGER
     per_frame = logits if configuration["preprocess"] == "none" else characters
     copies = 2 if configuration["concat"] == "yes" and held > 1 else 1
     frames = mechanism["frames"][configuration["lengths"]]

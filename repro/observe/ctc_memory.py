@@ -96,8 +96,8 @@ def probe() -> Mapping[str, Any]:
 
     `training_peak`: the run without the callback; `reported_peak`: the reported one; `capacity`: between them.
     `resident`: what the device holds when an evaluation begins; `batch`: what the forward of one evaluation batch of
-    `batch_of` examples takes; `frames`: of the longest clip, by lengths; `examples`: of each set. `lacks`: the training
-    arguments that this release does not have.
+    `batch_of` examples takes; `frames`: of the longest clip, by lengths; `widening`: see `Workload`; `examples`: of
+    each set. `lacks`: the training arguments that this release does not have.
     """
     from repro.catalog.callback_eval_oom import PLAIN, REPORTED
 
@@ -117,6 +117,7 @@ def probe() -> Mapping[str, Any]:
         "resident": batches[0].start_bytes,
         "batch": batches[0].peak_bytes - batches[0].start_bytes,
         "batch_of": max(reported.inside["batch_sizes"]),
+        "widening": workload.widening,
         "frames": {lengths: _longest(workload.lengths(lengths)[1]) for lengths in ("equal", "ragged")},
         "lacks": [name for name in MAY_LACK if not drift.has_argument(TrainingArguments, name)],
         "examples": {

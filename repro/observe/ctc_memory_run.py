@@ -74,7 +74,7 @@ def prepare(configuration: Configuration, workload: Workload) -> Prepared:
         "evaluation set": small_set,
         "part of the training set": train_set.select(range(workload.small_set)),
     }
-    vocabulary = int(configuration["vocabulary"])
+    vocabulary = workload.widening * int(configuration["vocabulary"])
     model = wav2vec2.build(layers=workload.layers, width=workload.width, vocabulary=vocabulary)
     return Prepared(model, ctc_trainer.Movement(model), train_set, small_set, sets[str(configuration["dataset"])])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from repro.memory import laws
 from repro.memory.report import Report
 from repro.memory.trainer_phases import TRAIN_STEP
 from repro.observe import ctc_law, ctc_memory, fresh
-from repro.observe.ctc_workload import EMULATED
+from repro.observe.ctc_workload import EMULATED, ON_CUDA
 from repro.speech import wav2vec2
 from repro.vocabulary import Configuration
 
@@ -94,8 +95,7 @@ def test_activations_are_fitted_again_to_what_is_declared(
         for batch in (8, 12, 16):
             workload = replace(EMULATED, train_batch=batch)
             monkeypatch.setattr(ctc_memory, "EMULATED", workload)
-            monkeypatch.setattr(ctc_law, "EMULATED", workload)
-            step = list(ctc_law._training(configuration))[moment]
+            step = list(ctc_law.training(configuration, workload))[moment]
             known = sum(term.bytes for term in step.terms if term.provenance == "closed form")
             points.append((_frames(lengths) * batch, _metered(configuration).peak_of(TRAIN_STEP) - known))
         line = laws.fit(points)
@@ -111,3 +111,32 @@ def _frames(lengths: str) -> int:
 def test_a_run_that_ends_before_its_peak_has_no_law() -> None:
     with pytest.raises(ValueError, match="ends before its peak"):
         law(FAILURE.reported.but(call_batch=2))
+
+
+MIB = 1 << 20
+NOISE = (32 + 20) * MIB
+"""A workspace of cuBLAS and a segment of CUDA's caching allocator: what a real device takes on top of the law."""
+
+
+def test_the_workload_for_a_gpu_leaves_a_cap_twice_above_what_passes_and_twice_below_what_fails() -> None:
+    peaks = {
+        name: ctc_law.law(configuration, evaluates=configuration != PLAIN, workload=ON_CUDA).bytes
+        for name, configuration in (("training", PLAIN), ("reported", FAILURE.reported))
+    }
+    capacity = math.sqrt(peaks["training"] * peaks["reported"])
+    assert 2 * (peaks["training"] + NOISE) <= capacity <= (peaks["reported"] - NOISE) / 2
+    assert peaks["training"] > 4 * NOISE
+    assert peaks["reported"] < 6 << 30, "a card of 8 GiB has to hold the reported run"
+    # Ragged clips are twice as long, and have to train under the same cap, as a claim is judged on them.
+    ragged = ctc_law.law(PLAIN.but(lengths="ragged"), evaluates=False, workload=ON_CUDA).bytes
+    assert ragged + NOISE < capacity
+
+
+@pytest.mark.parametrize("configuration", [PLAIN, FAILURE.reported], ids=["training", "reported"])
+def test_the_law_holds_for_a_smaller_run_with_logits_as_wide_as_on_a_gpu(
+    configuration: Configuration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = replace(ON_CUDA, train_set=128, small_set=8, train_batch=8, steps=5)
+    monkeypatch.setattr(ctc_memory, "EMULATED", workload)
+    expected = ctc_law.law(configuration, evaluates=configuration != PLAIN, workload=workload)
+    assert expected.bytes == pytest.approx(_measured(configuration), rel=0.02)
