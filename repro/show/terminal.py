@@ -33,7 +33,8 @@ def err() -> Console:
 
 def say(message: str) -> None:
     """Write one plain line about how things are going to standard error."""
-    print(message, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{message}\n")  # in one piece: several threads may be writing
+    sys.stderr.flush()
 
 
 def print_json(value: Any) -> None:
