@@ -105,11 +105,12 @@ def _stored(results: Path, failure: str) -> Sequence[Record]:
 
 
 def _tell(probes: Sequence[Probe], unusable: Mapping[str, str]) -> None:
+    from repro.frontier.report import said
     from repro.show import terminal
 
     for probe in probes:
         reason = unusable.get(probe.version)
-        terminal.say(f"{probe.version}: {f'skipped: {reason}' if reason else probe.answer.value}")
+        terminal.say(f"{probe.version}: {f'skipped: {reason}' if reason else said(probe.answer.value)}")
 
 
 def _end(asked: Question, found: Found, told: dict[str, Any]) -> None:

@@ -107,26 +107,27 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     for stretch in found["stretches"]:
         alone = stretch["first"] == stretch["last"]
-        yield f"  {stretch['value']}: {stretch['first']}" + ("" if alone else f" to {stretch['last']}")
+        yield f"  {said(stretch['value'])}: {stretch['first']}" + ("" if alone else f" to {stretch['last']}")
     yield ""
     for edge in found["edges"]:
         between = f"; yanked between them: {', '.join(edge['yanked'])}" if edge["yanked"] else ""
         how = (
             f"proved, both observed{between}" if edge["proved"] else f"open: {', '.join(edge['open'])} lie between them"
         )
-        yield f"  {edge['from']} ({edge['before']}) -> {edge['to']} ({edge['after']}): {how}"
+        yield f"  {edge['from']} ({said(edge['before'])}) -> {edge['to']} ({said(edge['after'])}): {how}"
     yield from _how(found)
 
 
 def _how(found: dict[str, Any]) -> Iterator[str]:
     probes = {probe["version"]: probe for probe in found["probed"]}
-    known = [f"{version} {probe['value']}" for version, probe in probes.items() if probe["reused"]]
+    known = [f"{version} {said(probe['value'])}" for version, probe in probes.items() if probe["reused"]]
     if known:
         yield f"  observed before: {', '.join(known)}"
     if found["rounds"]:
-        yield f"  observed {len(probes) - len(known)} in {len(found['rounds'])} rounds:"
+        rounds = "a round" if len(found["rounds"]) == 1 else f"{len(found['rounds'])} rounds"
+        yield f"  observed {len(probes) - len(known)} in {rounds}:"
     for number, asked in enumerate(found["rounds"], 1):
-        told = ", ".join(f"{version} {_value(probes[version])}" for version in asked)
+        told = ", ".join(f"{version} {said(probes[version]['value'])}" for version in asked)
         yield f"    {number}. {told}"
     yield f"  interpolated: {len(found['interpolated'])} releases between observed ones that are alike"
     for reason, versions in _by_reason(found["skipped"]).items():
@@ -144,5 +145,8 @@ def _by_reason(skipped: dict[str, str]) -> dict[str, list[str]]:
     return reasons
 
 
-def _value(probe: dict[str, Any]) -> str:
-    return "not known" if probe["value"] is None else str(probe["value"])
+def said(value: Any) -> str:
+    """Return what was seen of a release as text. A peak is a number of bytes."""
+    if value is None:
+        return "not known"
+    return f"{value:,} bytes" if isinstance(value, int) else str(value)

@@ -52,7 +52,7 @@ class Progress:
             self._totals[name] = total
         self._stages[name] = stage
         if self._bars is None:
-            count = f", {total} trials" if total is not None else ""
+            count = f", {total} trial{'' if total == 1 else 's'}" if total is not None else ""
             terminal.say(f"{name}: {stage}{count}")
             return
         if name not in self._tasks:

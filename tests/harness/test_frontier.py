@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,7 @@ def test_a_peak_that_moved_is_found_between_neighbours(tmp_path: Path) -> None:
     axis = Axis("transformers", tuple(VERSIONS), (), {})
     told = report(search(question(WHISPER, peak="reported"), axis, look, bench.records))
     assert [(edge["from"], edge["to"]) for edge in told["edges"]] == [(VERSIONS[32], VERSIONS[33])]
+    assert any(re.search(r"\(1,00\d bytes\) -> \S+ \(1,50\d bytes\): proved", line) for line in lines(told))
 
 
 # Reading what is stored
@@ -302,6 +304,15 @@ def test_cells_of_one_release_that_disagree_are_a_contradiction(tmp_path: Path) 
         bench.observe(VERSIONS[0], WHISPER.reported, facts, cell)
     [torn] = bench.search(VERSIONS[:1]).contradictions
     assert "affected in other" in torn.answer.why
+
+
+def test_a_release_known_to_say_nothing_is_not_known_in_words(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, VERSIONS[2:4])
+    bench.observe(VERSIONS[1], WHISPER.configuration(), RAISES)
+    bench.observe(VERSIONS[1], WHISPER.reported, RAISES)
+    text = "\n".join(lines(report(bench.search(VERSIONS[:4]))))
+    assert f"observed before: {VERSIONS[1]} not known" in text
+    assert "None" not in text
 
 
 def test_a_release_whose_plain_run_fails_is_neither_good_nor_affected(tmp_path: Path) -> None:
