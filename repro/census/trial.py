@@ -28,7 +28,7 @@ largest of all. Reentrant recomputation differs by some 3e-7 in fp32, a lost or 
 _OUT_OF_RESOURCES = re.compile("allocate memory|Resource temporarily unavailable")
 """What torch says when the kernel refuses memory, or a thread: nested backwards start threads without end."""
 
-PREPARING_SECONDS = 15.0
+PREPARING_SECONDS = 10.0
 """Processor time for the guesses at one class; what has not been found by then is not found by more of them."""
 
 Gradients = dict[str, Any]

@@ -155,8 +155,10 @@ def _bound_memory() -> None:
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
-        # Private writable memory: what a model can eat. Not honoured everywhere, therefore a second guard.
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        # Private writable memory: what a model can eat. The libraries themselves, which are shared, take up the rest.
+        # Not honoured everywhere, therefore a second guard.
+        private = limit - limit // 8
+        resource.setrlimit(resource.RLIMIT_DATA, (private, private))
 
 
 def _let_torchvision_be_imported() -> None:

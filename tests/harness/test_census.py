@@ -20,12 +20,14 @@ from repro.census.supervisor import Limits, Supervisor, resident
 MODELS = "tests.harness.census_models.{}"
 
 
+MEMORY = 1_300_000_000
+
 Seen = dict[tuple[str, bool], dict[str, Any]]
 
 
 def judged(module: str) -> Seen:
     """Judge all models of a module, under limits small enough to be met."""
-    with Supervisor(Limits(seconds=10.0, memory=1_300_000_000)) as supervisor:
+    with Supervisor(Limits(seconds=10.0, memory=MEMORY)) as supervisor:
         facts = list(supervisor.judge(MODELS.format(module), every_class=True))
     return {(item["class"], item["use_reentrant"]): item for item in facts}
 
@@ -80,6 +82,7 @@ def test_only_what_ends_a_model_under_checkpointing_counts_against_its_checkpoin
     assert verdicts.verdict(seen["HangsModel", False]) == "timed out"
     assert "10 s" in verdicts.detail(seen["HangsModel", False])
     assert verdicts.verdict(seen["EatsMemoryModel", False]) == "over its memory limit"
+    assert max(facts["peak_rss"] for facts in seen.values()) <= MEMORY
     for name in ("SegfaultsAnywayModel", "EatsMemoryAnywayModel"):
         assert verdicts.verdict(seen[name, False]) == "not built"
         assert verdicts.detail(seen[name, False]).startswith("without checkpointing: ")
