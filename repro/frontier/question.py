@@ -88,7 +88,7 @@ class Question:
         if self.claim is not None:
             verdict = judge(self.failure, self.claim, cell, [cell])[0]
             return verdict.verdict, verdict.detail
-        if (cell.mechanism or {}).get("in_release") is False:
+        if cell.lacks_the_model:
             return ABSENT, "the release does not have the model"
         plain, reported = outcomes
         if plain.name != TRAINS:
