@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -13,9 +14,13 @@ import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from repro.census import compare, desk, families, verdicts
 from repro.census.supervisor import Limits, Supervisor, resident
+from repro.commands import Stop, build_app
+from repro.store.records import record
+from repro.store.writer import Writer
 
 MODELS = "tests.harness.census_models.{}"
 
@@ -206,3 +211,46 @@ def test_an_interrupt_ends_the_census_with_a_message_and_leaves_no_process(tmp_p
     assert "the same command goes on" in running.stderr.read()
     _, alive = psutil.wait_procs(children, timeout=15)
     assert not alive
+
+
+def stored(results: Path, release: str, *, sound: bool) -> None:
+    """Store what a census of one class of SEW-D would find in a release."""
+    gradients: dict[str, Any] = {"parameters": 3, "missing": 0, "wrong": 0, "not_finite": 0, "worst_name": "weight"}
+    gradients["worst_ratio"] = 0.0 if sound else 9.0
+    about = {"family": "sew_d", "model": "sew-d", "class": "SEWDModel", "every_class": True, "transformers": release}
+    writer = Writer(results, "census")
+    for use_reentrant in (False, True):
+        facts = {"use_reentrant": use_reentrant, "end": "completed", "engaged": 2}
+        writer.append(record("census", "cell", **about, **facts, gradients=gradients))
+    writer.close()
+
+
+def census(results: Path, *words: str) -> Any:
+    return CliRunner().invoke(build_app("census"), ["census", "--model", "sew_d", "--results", str(results), *words])
+
+
+@pytest.mark.parametrize(("sound", "code", "change"), [(True, 0, "same"), (False, 1, "new fault")])
+def test_a_release_is_compared_with_another_and_a_new_fault_ends_with_1(
+    tmp_path: Path, sound: bool, code: int, change: str
+) -> None:
+    stored(tmp_path, "4.0.0", sound=True)
+    stored(tmp_path, families.transformers_version(), sound=sound)
+    done = census(tmp_path, "--against", "4.0.0", "--json")
+    assert done.exit_code == code, done.exception
+    rows = json.loads(done.stdout)
+    assert [(row["class"], row["against"], row["change"]) for row in rows] == [("SEWDModel", "equal", change)] * 2
+    assert set(rows[0]) >= {"model", "class", "use_reentrant", "verdict", "detail", "transformers"}
+
+
+def test_a_release_without_results_cannot_be_compared_with_and_the_message_says_which_can(tmp_path: Path) -> None:
+    stored(tmp_path, "4.0.0", sound=True)
+    done = census(tmp_path, "--against", "4.1.0")
+    assert isinstance(done.exception, Stop)
+    assert done.exception.code == 3
+    assert "there: 4.0.0" in str(done.exception)
+
+
+def test_a_word_that_is_no_model_family_is_refused_with_those_near_it(tmp_path: Path) -> None:
+    done = CliRunner().invoke(build_app("census"), ["census", "--model", "wisper", "--results", str(tmp_path)])
+    assert isinstance(done.exception, Stop)
+    assert "near it: whisper" in str(done.exception)
