@@ -143,8 +143,8 @@ def test_importing_the_package_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def _seconds(layers: int, directory: Path) -> float:
-    """Return the CPU seconds that checking a Whisper with LoRA takes, the least of some."""
+def _with_lora(layers: int, directory: Path) -> Any:
+    """Return a Trainer of a Whisper with LoRA, whose front gets no gradient."""
     peft = pytest.importorskip("peft")
     from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
@@ -156,7 +156,11 @@ def _seconds(layers: int, directory: Path) -> float:
     values = {"output_dir": str(directory), "gradient_checkpointing": True, "report_to": []}
     values |= {"gradient_checkpointing_kwargs": {"use_reentrant": True}, "use_cpu": True}
     arguments = Seq2SeqTrainingArguments(**drift.spelled(Seq2SeqTrainingArguments, **values))
-    checked = Seq2SeqTrainer(model=model, args=arguments)
+    return Seq2SeqTrainer(model=model, args=arguments)
+
+
+def _seconds(checked: Any) -> float:
+    """Return the CPU seconds that checking takes, the least of some."""
     taken = []
     for _ in range(9):
         began = time.process_time()
@@ -166,9 +170,7 @@ def _seconds(layers: int, directory: Path) -> float:
 
 
 @pytest.mark.filterwarnings("ignore::repro.guard.check.KnownFailureWarning")
-def test_checking_costs_less_than_50_ms_and_little_more_for_a_model_as_deep_as_the_largest_whisper(
-    tmp_path: Path,
-) -> None:
-    shallow, deep = _seconds(2, tmp_path), _seconds(32, tmp_path)
-    assert deep < 0.05
-    assert deep < 2 * shallow
+def test_checking_a_model_as_deep_as_the_largest_whisper_costs_little_more(tmp_path: Path, benchmark: Any) -> None:
+    shallow, deep = _with_lora(2, tmp_path), _with_lora(32, tmp_path)
+    benchmark(repro.check, deep)
+    assert _seconds(deep) < 2 * _seconds(shallow)
