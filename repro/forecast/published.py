@@ -43,6 +43,10 @@ class Published:
             raise NotForecastableError(
                 f"transformers {transformers.__version__} has no {which.model_class}; {self.name} came later"
             ) from None
+        if setting.attention == "sdpa" and getattr(model_class, "_supports_sdpa", True) is False:
+            raise NotForecastableError(
+                f"transformers {transformers.__version__} has no sdpa attention for {self.name} yet; it has: eager"
+            )
         for name in RANDOM_LAYERS:
             if hasattr(config, name):
                 setattr(config, name, 0.0)

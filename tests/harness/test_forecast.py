@@ -208,6 +208,17 @@ def test_what_cannot_be_forecast_is_said(tiny_session: Any) -> None:
         Setting(precision="fp8")  # type: ignore[arg-type]
 
 
+def test_a_release_without_sdpa_for_a_model_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    import transformers
+
+    import repro.forecast
+    from repro.forecast.work import NotForecastableError
+
+    monkeypatch.setattr(transformers.Wav2Vec2ForCTC, "_supports_sdpa", False)
+    with pytest.raises(NotForecastableError, match=r"no sdpa attention for wav2vec2-base yet; it has: eager"):
+        repro.forecast.named("wav2vec2-base")
+
+
 ROWS = st.integers(1, 4000)
 
 
