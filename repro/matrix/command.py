@@ -57,6 +57,7 @@ def execute(
 
 def _print_verdicts(chosen: Chosen, setting: Setting, found: Sequence[summary.Summary]) -> None:
     """Show what the results of these cells say about the claims."""
+    from repro.show.memory import print_memory
     from repro.show.verdicts import print_verdicts
 
     cells = {item.cell for item in found if item.cell}
@@ -65,7 +66,9 @@ def _print_verdicts(chosen: Chosen, setting: Setting, found: Sequence[summary.Su
         terminal.say(f"skipped a line that is no record: {damage}")
     for failure in chosen.failures if cells else ():
         print()
-        print_verdicts(failure, [record for record in stored.records if record["cell"] in cells])
+        of_these = [record for record in stored.records if record["cell"] in cells]
+        print_verdicts(failure, of_these)
+        print_memory(failure, of_these, setting.results)
 
 
 def chosen_failures(text: str) -> tuple[Failure, ...]:

@@ -9,9 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repro.catalog import find
 from repro.memory.report import Event, Holder, Refusal, Report, Span, lives, phases, timeline
+from repro.observe.observer import Observer
 from repro.show import pictures
+from repro.show.memory import print_memory
 from repro.show.pictures import Bar
+from repro.store.reader import read
+
+FAILURE = find("callback-eval-oom")
 
 
 def report(changes: list[int], capacity: int | None = None) -> Report:
@@ -85,6 +91,24 @@ def test_files_are_drawn_and_are_the_same_each_time(tmp_path: Path) -> None:
     drawn = (tmp_path / "one.svg").read_text()
     assert "capacity 44,040,192 bytes" in drawn
     assert "train step" in drawn
+
+
+def test_a_run_of_a_failure_about_memory_is_shown_with_what_advice_changes_and_drawn_beside_the_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    observer = Observer(tmp_path)
+    for configuration in (FAILURE.reported, FAILURE.reported.but(accumulation=1)):
+        observer.observe(FAILURE.trial(configuration))
+    records = read(tmp_path).records
+    drawn = print_memory(FAILURE, records, tmp_path)
+    shown = capsys.readouterr().out
+    for part in ("capacity", "allocations refused: 1", "torch_pad_and_concatenate", "accumulation-1", "resolves, -"):
+        assert part in shown
+    assert {path.name for path in drawn} == {
+        f"callback-eval-oom-{what}.{kind}" for what in ("run", "advice") for kind in ("svg", "png")
+    }
+    assert all(path.parent == tmp_path / "pictures" and path.stat().st_size for path in drawn)
+    assert print_memory(find("whisper-double-backward"), records, tmp_path) == []
 
 
 def test_without_matplotlib_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
