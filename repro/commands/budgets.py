@@ -123,7 +123,8 @@ def _compared(found: Sequence[Difference]) -> Iterator[str]:
         if place != where:
             yield f"{each.failure} on {each.device}, torch {each.torch}: {each.release} against {each.against}"
             where = place
-        trials = f"{len(each.trials)} trial{'s' if len(each.trials) > 1 else ''}, highest in {each.phase}"
+        trials = f"{len(each.trials)} trial{'s' if len(each.trials) > 1 else ''}"
+        trials += f", highest in {each.phase}" if each.phase else ""
         if not each.bytes:
             yield f"  {trials}: the same to the byte"
             continue

@@ -16,8 +16,9 @@ from repro.memory import budgets
 class Difference:
     """Trials of one failure whose peaks in one release differ by the same bytes from those in another.
 
-    `phase` is where `release` has these peaks. `places` are the functions that hold more, or less, at the peak, and
-    the bytes; together they are the difference. They are empty where no trial of these has a complete account.
+    `phase` is where `release` has these peaks, empty where it was not kept. `places` are the functions that hold more,
+    or less, at the peak, and the bytes; together they are the difference. They are empty where no trial of these has a
+    complete account.
     """
 
     failure: str
@@ -84,6 +85,8 @@ def _between(
 def _phase(record: Mapping[str, Any]) -> str:
     """Name the innermost phase that has the peak."""
     phases: Mapping[str, int] = record.get("phases") or {}
+    if not phases:
+        return ""
     reached = [name for name, peak in phases.items() if peak == record["peak_bytes"]]
     return next(iter(sorted(reached, key=lambda name: name == "gather")), "between phases")
 

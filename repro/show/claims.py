@@ -8,6 +8,7 @@ from typing import Any
 
 from repro.judge.observed import Cell
 from repro.judge.verdicts import verdicts
+from repro.memory.compare import Difference, differences
 from repro.show.facts import (
     DEPENDS,
     FAILS,
@@ -22,8 +23,10 @@ from repro.show.facts import (
     Judged,
     MemoryFacts,
     Peak,
+    PeakDifference,
     Place,
     settings,
+    stretches,
 )
 from repro.store.records import Record
 from repro.vocabulary import Claim, Failure
@@ -103,5 +106,32 @@ def memory_facts(
         how = reported.facts.get("memory") or {}
         source = ", ".join(str(how[name]) for name in ("device", "source") if how.get(name))
         peaks.sort(key=lambda peak: (-peak.bytes, peak.run))
-        return MemoryFacts(places[cell.id].label, source, reported.facts.get("capacity"), tuple(peaks))
+        limit = reported.facts.get("capacity")
+        return MemoryFacts(
+            places[cell.id].label, source, limit, tuple(peaks), *_by_release(observed, cell.transformers)
+        )
     return None
+
+
+def _by_release(observed: Sequence[Cell], newest: str) -> tuple[tuple[PeakDifference, ...], tuple[str, ...]]:
+    """Return how peaks of other releases differ from the newest's, and the releases of which none does.
+
+    Neighbours that differ alike are one. Cells with another torch or device are left to `repro budgets compare`.
+    """
+    stored = [record for cell in observed for records in cell.observations.values() for record in records[-1:]]
+    usual = next(cell for cell in reversed(observed) if cell.transformers == newest)
+    found: dict[str, list[Difference]] = defaultdict(list)
+    for each in differences([r for r in stored if (r["torch"], r["device"]) == (usual.torch, usual.device)], newest):
+        found[each.release].append(each)
+    same = tuple(release for release, its in found.items() if not any(each.bytes for each in its))
+    # Neighbours are joined by what a reader would see of them.
+    told = {
+        release: tuple((each.bytes, each.told) for each in sorted(its, key=lambda each: -each.bytes))
+        for release, its in found.items()
+    }
+    keys = {str(value): value for value in told.values()}
+    rows = stretches((release, str(value)) for release, value in told.items())
+    return (
+        tuple(PeakDifference(row.where, nbytes, held) for row in rows for nbytes, held in keys[row.value] if nbytes),
+        same,
+    )

@@ -206,13 +206,30 @@ class Peak:
 
 
 @dataclass(frozen=True)
+class PeakDifference:
+    """By how many bytes some trials' peaks differ in a stretch of releases from the newest one's.
+
+    `held_by` are the functions that hold more or less at the peak; empty where no trial has a complete account.
+    """
+
+    where: str
+    bytes: int
+    held_by: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class MemoryFacts:
-    """Peaks side by side, in the newest cell that has them. `capacity` is in bytes, None where there was no limit."""
+    """Peaks side by side, in the newest cell that has them. `capacity` is in bytes, None where there was no limit.
+
+    `differences` are those of older releases; `same` the releases whose peaks are all the newest one's, to the byte.
+    """
 
     where: str
     how: str
     capacity: int | None
     peaks: tuple[Peak, ...]
+    differences: tuple[PeakDifference, ...] = ()
+    same: tuple[str, ...] = ()
 
     @property
     def largest(self) -> int:

@@ -13,6 +13,7 @@ from repro.show.facts import (
     UNKNOWN,
     ClaimFacts,
     FailureFacts,
+    MemoryFacts,
     Reference,
     Stretch,
     TriggerFacts,
@@ -235,6 +236,22 @@ def _numbers(failure: FailureFacts) -> Iterator[str]:
         yield from ("## Memory", "", f"Peaks in transformers {memory.where}{how}{limit}.", "")
         rows = ((plain(peak.run), f"{peak.bytes:,}", peak.says) for peak in memory.peaks)
         yield from _table(("run", "peak, bytes", "what became of it"), rows)
+        yield from _peaks_by_release(memory)
+
+
+def _peaks_by_release(memory: MemoryFacts) -> Iterator[str]:
+    if memory.same:
+        yield from (f"To the byte the same peaks as in {memory.where}, in every run: {', '.join(memory.same)}.", "")
+    if not memory.differences:
+        return
+    yield from (f"Where runs have another peak than in {memory.where}, and the functions that hold the difference:", "")
+    rows = (
+        (each.where, f"{each.bytes:+,}", ", ".join(f"{code(name)} {size:+,}" for name, size in each.held_by))
+        for each in memory.differences
+    )
+    yield from _table(("transformers", "bytes", "held by"), rows)
+    if not all(each.held_by for each in memory.differences):
+        yield from ("Differences without functions are those of runs whose whole account was not kept.", "")
 
 
 def _source(name: str, says: str, url: str) -> str:

@@ -125,15 +125,40 @@ def test_the_trigger_is_contradicted_in_words_where_an_outcome_is_not_as_predict
     )
 
 
-def with_peaks(stored: tuple[Any, ...]) -> list[Any]:
-    """Give the observations of one cell peaks: more for what raised."""
+def with_peaks(stored: tuple[Any, ...], *releases: str) -> list[Any]:
+    """Give the observations of some cells peaks: more for what raised."""
+    releases = releases or ("4.53.3",)
     peaks = {"completed": 100, "raised": 300}
     return [
         {**r, "peak_bytes": peaks[r["end"]], "capacity": 200, "memory": {"device": "emulated", "source": "allocator"}}
-        if r["kind"] == "observation" and r["transformers"] == "4.53.3" and r["failure"] == WHISPER
+        if r["kind"] == "observation" and r["transformers"] in releases and r["failure"] == WHISPER
         else r
         for r in stored
     ]
+
+
+def test_peaks_that_differ_between_releases_are_told_with_the_functions_that_hold_the_difference(
+    stored: tuple[Any, ...],
+) -> None:
+    moved = {"4.52.4": 7, "4.53.3": 0, "4.54.1": 0}
+    measured = [r for r in with_peaks(stored, *moved) if r.get("failure") == WHISPER and "peak_bytes" in r]
+    records = [
+        {
+            **r,
+            "peak_bytes": 300 + moved[r["transformers"]],
+            "held": {"a.py old": 290 + moved[r["transformers"]], "b.py f": 10},
+        }
+        for r in measured
+    ]
+    others = [r for r in stored if r["kind"] != "observation"]
+    [page] = reference([failures()[WHISPER]], [*others, *records]).failures
+    assert page.memory is not None
+    assert [(each.where, each.bytes, each.held_by) for each in page.memory.differences] == [
+        ("4.52.4", 7, (("a.py old", 7),))
+    ]
+    assert page.memory.same == ("4.53.3",)
+    text = markdown.documents(Reference((page,), (), page.basis))[f"{WHISPER}.md"]
+    assert "| 4.52.4 | +7 | `a.py old` +7 |" in text
 
 
 def test_peaks_stand_side_by_side_only_of_advice_that_was_followed_to_an_end(stored: tuple[Any, ...]) -> None:
