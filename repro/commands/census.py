@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,7 +89,11 @@ def _show(rows: list[dict[str, Any]], against: str | None) -> None:
 
     out = terminal.out()
     if against:
-        shown = [row for row in rows if row["change"] != "same"]
+        # What is new and sound, or gone, is no news about a fault: it is counted below.
+        quiet = ("same", "added", "removed")
+        shown = [
+            r for r in rows if r["change"] not in quiet or (r["change"] == "added" and r["verdict"] in verdicts.FAULTS)
+        ]
     else:
         shown = [row for row in rows if row["verdict"] != verdicts.EQUAL]
     columns = ["model", "class", "reentrant", "verdict", *([f"in {against}"] if against else []), "detail"]
@@ -106,6 +111,9 @@ def _show(rows: list[dict[str, Any]], against: str | None) -> None:
     )
     for name, count in counted["verdicts"].items():
         out.print(f"  {count:5} {name}")
+    if against:
+        changes = Counter(str(row["change"]) for row in rows)
+        out.print(f"Against {against}: " + ", ".join(f"{count} {name}" for name, count in sorted(changes.items())))
     lacking = sorted({str(row["lacks"]) for row in rows if row["lacks"]})
     if lacking:
         out.print(f"Not installed, and needed by models that could not be built: {', '.join(lacking)}")

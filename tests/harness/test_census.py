@@ -213,11 +213,11 @@ def test_an_interrupt_ends_the_census_with_a_message_and_leaves_no_process(tmp_p
     assert not alive
 
 
-def stored(results: Path, release: str, *, sound: bool) -> None:
+def stored(results: Path, release: str, *, sound: bool, name: str = "SEWDModel") -> None:
     """Store what a census of one class of SEW-D would find in a release."""
     gradients: dict[str, Any] = {"parameters": 3, "missing": 0, "wrong": 0, "not_finite": 0, "worst_name": "weight"}
     gradients["worst_ratio"] = 0.0 if sound else 9.0
-    about = {"family": "sew_d", "model": "sew-d", "class": "SEWDModel", "every_class": True, "transformers": release}
+    about = {"family": "sew_d", "model": "sew-d", "class": name, "every_class": True, "transformers": release}
     writer = Writer(results, "census")
     for use_reentrant in (False, True):
         facts = {"use_reentrant": use_reentrant, "end": "completed", "engaged": 2}
@@ -240,6 +240,16 @@ def test_a_release_is_compared_with_another_and_a_new_fault_ends_with_1(
     rows = json.loads(done.stdout)
     assert [(row["class"], row["against"], row["change"]) for row in rows] == [("SEWDModel", "equal", change)] * 2
     assert set(rows[0]) >= {"model", "class", "use_reentrant", "verdict", "detail", "transformers"}
+
+
+@pytest.mark.parametrize(("before", "said"), [("4.0.0", "Against 4.0.0: 2 same"), ("4.1.0", "Against 4.1.0: 2 added")])
+def test_what_is_sound_and_new_or_the_same_is_counted_and_not_listed(tmp_path: Path, before: str, said: str) -> None:
+    stored(tmp_path, "4.0.0", sound=True)
+    stored(tmp_path, "4.1.0", sound=True, name="SEWDForCTC")
+    stored(tmp_path, families.transformers_version(), sound=True)
+    done = census(tmp_path, "--against", before)
+    assert said in done.stdout
+    assert "SEWDModel" not in done.stdout
 
 
 def test_a_release_without_results_cannot_be_compared_with_and_the_message_says_which_can(tmp_path: Path) -> None:
