@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -211,6 +212,18 @@ def test_an_interrupt_ends_the_census_with_a_message_and_leaves_no_process(tmp_p
     assert "the same command goes on" in running.stderr.read()
     _, alive = psutil.wait_procs(children, timeout=15)
     assert not alive
+
+
+def test_a_torchvision_of_another_build_than_torch_can_be_imported(tmp_path: Path) -> None:
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    fakes = "\n".join(f"torch.library.register_fake('torchvision::{name}')(print)" for name in ("nms", "qnms"))
+    (package / "__init__.py").write_text(f"import torch\n{fakes}\n")
+    told = "from repro.census import worker; worker._let_torchvision_be_imported(); import torchvision"
+    variables = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"}
+    for code, returned in (("import torchvision", 1), (told, 0)):
+        done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == returned, done.stderr
 
 
 def stored(results: Path, release: str, *, sound: bool, name: str = "SEWDModel") -> None:
