@@ -197,8 +197,8 @@ def _metric(configuration: Configuration, mechanism: Mechanism) -> str:
 def law(configuration: Configuration) -> Law:
     """Return the law of a configuration's peak on the emulated device.
 
-    Fitted where it is to transformers 5.24, and within 1 % of the meter there; within 2 % from 4.53 on. In 4.41,
-    training on ragged clips takes 3.5 % less. `repro budgets compare` tells by how much releases differ, and why.
+    Fitted, where it is, to transformers 5.24, and within 1 % of the meter there; within 2 % in 4.53.3 and 5.0.0. In
+    4.41.2, training on ragged clips takes 3.5 % less. `repro budgets compare` tells how releases differ, and why.
     """
     from repro.observe import ctc_law
 
