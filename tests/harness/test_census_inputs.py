@@ -118,8 +118,8 @@ def test_a_field_is_made_small_under_the_name_that_the_constructor_has_for_it() 
         attribute_map = {"num_local_experts": "num_experts"}  # noqa: RUF012 - as the library's classes have it
 
         def __init__(self, num_local_experts: int = 256, **rest: Any) -> None:
-            self.num_local_experts = num_local_experts
             super().__init__(**rest)
+            self.num_local_experts = num_local_experts
 
     assert shrink.small_config(Renaming, "small").num_experts == 4
 
