@@ -151,6 +151,101 @@ def test_gradients_that_drift_are_told_before_they_are_wrong(ratio: float, told:
     assert [change.kind for change in found] == ([kinds.DRIFT] if told else [])
 
 
+def test_what_is_told_of_each_change_is_whole() -> None:
+    cured = WHISPER.trial(CURED).id
+    place = f"{WHISPER.id}: %s in transformers 4.53.3 (torch 2.13.0, cpu): %s"
+    drifted = night("5.0.0", FINE, UNAFFECTED)
+    for row, ratio in zip(drifted[2:], (0.1, 0.31234567, 0.21), strict=True):
+        row["gradients"] = {"missing": [], "worst_ratio": ratio}
+    drift = only(diff(night("5.0.0", FINE, UNAFFECTED), drifted), kinds.DRIFT)
+    assert (drift.before, drift.after, drift.detail) == (0.1, 0.3123, "share of the tolerance")
+    assert (set(drift.trials), drift.reported) == ({REPORTED, cured}, True)
+    gone = only(diff(night("4.53.3", DOUBLE), []), kinds.GONE)
+    assert (gone.failure, gone.before) == (WHISPER.id, "double backward")
+    assert sentence(gone) == (
+        f"{WHISPER.id} was observed before, and is not now in transformers 4.53.3 (torch 2.13.0, cpu): "
+        "the reported run: double backward"
+    )
+    new = night("4.53.3", DOUBLE)
+    new[-1] = observation("4.53.3", CURED, DOUBLE)
+    verdict = only(diff(night("4.53.3", DOUBLE), new), kinds.VERDICT)
+    assert sentence(verdict) == (
+        f"{WHISPER.id}: use-reentrant-false: resolves -> no effect in transformers 4.53.3 (torch 2.13.0, cpu); "
+        "a cure that worked no longer does (still: double backward)"
+    )
+    assert to_do(verdict) == f"See the evidence: repro verdicts {WHISPER.id} --json"
+    unjudged = only(diff(night("4.53.3", DOUBLE), night("4.53.3", DOUBLE)[:-1]), kinds.UNJUDGED)
+    assert (unjudged.failure, unjudged.claim) == (WHISPER.id, "use-reentrant-false")
+    assert sentence(unjudged).endswith("(with the advice: did not run)")
+    appears = only(diff(night("4.53.3", FINE), night("4.53.3", DOUBLE)), kinds.APPEARS)
+    assert sentence(appears) == place % ("the reported run", "trains -> double backward; declared: double backward")
+    edges = [*night("4.52.4", FINE, UNAFFECTED), *night("4.57.6", DOUBLE)]
+    moved = only(diff(edges, [*edges, *night("5.0.0", FINE, UNAFFECTED)]), kinds.FRONTIER)
+    assert (moved.failure, moved.transformers, moved.torch, moved.device) == (WHISPER.id, None, "2.13.0", "cpu")
+    assert sentence(moved).startswith(f"{WHISPER.id} (torch 2.13.0, cpu): affected between 4.52.4 and 4.57.6 -> ")
+
+
+def test_a_peak_is_told_with_what_was_allowed_and_one_alarm_hides_no_other() -> None:
+    def nights(*peaks: int) -> list[Any]:
+        rows = night("4.53.3", FINE, UNAFFECTED)
+        return rows[:2] + [{**row, "peak_bytes": peak} for row, peak in zip(rows[2:], peaks, strict=True)]
+
+    known = {
+        key: Budget(key, 1000, 10, "", TODAY, "test")
+        for key in (Key(WHISPER.id, row["trial"], "cpu", "4.53.3", "2.13.0") for row in nights(0, 0, 0)[2:])
+    }
+    for order in ((2000, 1000, 2000), (1000, 2000, 2000), (2000, 2000, 1000)):
+        standing = [peak if index == order.index(2000) else 1000 for index, peak in enumerate(order)]
+        found = diff(nights(*standing), nights(*order), known)
+        assert [change.kind for change in found] == [kinds.BUDGET]
+        assert found[0].detail == "over: allowed 1000 ± 10 bytes"
+        assert to_do(found[0]).startswith("If the new peak is right: repro budgets update")
+    assert (
+        only(diff(nights(1000, 1000, 1000), nights(1000, 2000, 1000)), kinds.PEAK).detail == "bytes, without a budget"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "says", "todo"),
+    [
+        (
+            Change(kinds.UNCOVERED, None, "9.0.0", detail="uploaded 2026-01-01"),
+            "transformers 9.0.0 is out (uploaded 2026-01-01), and nothing was observed there yet",
+            "repro matrix --transformers 9.0.0",
+        ),
+        (
+            Change(kinds.PEAK, "f", "5.0.0", "2.13.0", "cpu", before=1, after=2, detail="bytes", trials=("f.t",)),
+            "f: f.t in transformers 5.0.0 (torch 2.13.0, cpu): 1 -> 2 (bytes)",
+            "If the new peak is right: repro budgets update, and commit the file with the reason.",
+        ),
+        (
+            Change(kinds.DRIFT, "f", "5.0.0", configuration={"a": 1, "b": 2}, before=0.1, after=0.5, trials=("t", "u")),
+            "f: a=1, b=2 and 1 more like it in transformers 5.0.0: 0.1 -> 0.5",
+            "See it: repro run f --trial t",
+        ),
+        (
+            Change(kinds.UNDECLARED, "f", "5.0.0", after="x", declared="trains", trials=("t",)),
+            "f: the plain run in transformers 5.0.0: declared: trains; observed: x",
+            "See it: repro run f --trial t. Then correct the trigger, or report it upstream.",
+        ),
+        (
+            Change(kinds.UNOBSERVED, "f", "5.0.0", trials=("t",)),
+            "f: the plain run in transformers 5.0.0: no outcome",
+            "",
+        ),
+        (
+            Change(kinds.COVERED, "f", "5.0.0"),
+            "f is observed now in transformers 5.0.0: the reported run: no outcome",
+            "",
+        ),
+    ],
+)
+def test_a_change_is_said_in_one_sentence_with_what_to_do(change: Change, says: str, todo: str) -> None:
+    assert (sentence(change), to_do(change)) == (says, todo)
+    assert text([change]).splitlines()[1:] == [f"  {says}", *([f"    {todo}"] if todo else [])]
+    assert markdown([change]).splitlines()[2:4] == [f"* `{says}`", f"  `{todo}`" if todo else ""]
+
+
 def table_of(*versions: str) -> Table:
     releases = tuple(Release(version, datetime.date(2026, 1, 1)) for version in versions)
     return Table(TODAY, {"transformers": releases})
@@ -272,9 +367,20 @@ def test_posting_asks_github_for_that_and_no_more(tmp_path: Path, listed: str, n
         said.append(list(words))
         return listed
 
+    body = str(tmp_path / "body.md")
     tracking.post(Issue(news, "title", "the body"), "o/n", tmp_path / "body.md", run)
     assert [" ".join(words[:2]) for words in said] == verbs
     assert all(words[words.index("--repo") + 1] == "o/n" for words in said)
+    labelled = ["--label", "nightly"]
+    asked = {words[1]: words for words in said if words[0] == "issue"}
+    assert asked["list"][4:] == [*labelled, "--state", "open", "--limit", "1", "--json", "number"]
+    if "create" in asked:
+        assert asked["create"][4:] == [*labelled, "--title", "title", "--body-file", body]
+        assert said[1][:3] + said[1][5:6] == ["label", "create", "nightly", "--force"]
+    if "edit" in asked:
+        assert asked["edit"][2:] == ["7", "--repo", "o/n", "--title", "title", "--body-file", body]
+    if "close" in asked:
+        assert asked["close"][2:5] == ["7", "--repo", "o/n"]
     assert (tmp_path / "body.md").read_text() == "the body"
 
 
