@@ -191,7 +191,7 @@ def test_a_peak_is_told_with_what_was_allowed_and_one_alarm_hides_no_other() -> 
         return rows[:2] + [{**row, "peak_bytes": peak} for row, peak in zip(rows[2:], peaks, strict=True)]
 
     known = {
-        key: Budget(key, 1000, 10, "", TODAY, "test")
+        key: Budget(key, "", 1000, 10, "", TODAY, "test")
         for key in (Key(WHISPER.id, row["trial"], "cpu", "4.53.3", "2.13.0") for row in nights(0, 0, 0)[2:])
     }
     for order in ((2000, 1000, 2000), (1000, 2000, 2000), (2000, 2000, 1000)):
