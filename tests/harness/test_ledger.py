@@ -17,7 +17,7 @@ from repro.cells.releases import table
 from repro.commands import Stop, build_app
 from repro.matrix.plan import Chosen
 from repro.nightly import plan as planning
-from repro.nightly.ledger import GREEN, MISSING, STATES, Ledger, ledger, listing
+from repro.nightly.ledger import GREEN, MISSING, STATES, Fate, Ledger, ledger, listing
 from repro.store.records import record
 from repro.store.writer import Writer
 from repro.vocabulary import UNFINISHED
@@ -93,6 +93,7 @@ def test_a_cell_that_failed_says_how_far_it_came_and_why(stage: str, state: str)
     found = opened(observed(RELEASES[0]), [failed])
     assert found.counts == {"observed": len(TRIALS), state: len(TRIALS)}
     assert found.lines[1].trouble[0] == "nothing was observed: no such wheel"
+    assert set(found.lines[1].fates) == {Fate(trial.id, state, "no such wheel") for trial in TRIALS}
     assert found.only_unable is (state == "could not build")
 
 

@@ -141,6 +141,28 @@ def test_a_file_is_read_as_its_lines_are_one_by_one(
     assert [damage.line for damage in whole.damage] == damaged
 
 
+def test_one_file_is_read_like_a_directory_and_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "one")
+    writer.append(record("started", "c", failure="f"))
+    writer.append(record("observation", "c", failure="f"))
+    writer.close()
+    assert "-one-" in writer.path.name
+    (tmp_path / "x.jsonl").mkdir()
+    whole = read(tmp_path)
+    assert read(writer.path).records == whole.records
+    assert list(map(str, whole.damage)) == [f"{tmp_path / 'x.jsonl'}:0: cannot be read: Is a directory"]
+    assert [item["kind"] for item in whole.of_kind("observation", "f")] == ["observation"]
+    assert list(whole.of_kind("observation", "other")) == []
+    assert all(item["time"].endswith("+00:00") for item in whole.records)
+
+
+def test_a_whole_last_line_of_a_newer_schema_is_refused_by_its_number(tmp_path: Path) -> None:
+    newer = dump({**record("started", "c"), "schema": SCHEMA + 1})
+    (tmp_path / "x.jsonl").write_text(f"{dump(record('started', 'c'))}\n{newer}")
+    with pytest.raises(ResultsError, match=r"x\.jsonl:2: written by a newer version"):
+        read(tmp_path)
+
+
 def test_a_newer_schema_is_refused_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(dump({**record("started", "c"), "schema": SCHEMA + 1}) + "\n")
     with pytest.raises(ResultsError, match=r"x\.jsonl:1: written by a newer version"):
@@ -191,6 +213,7 @@ def test_a_full_place_loses_nothing_that_was_written(tmp_path: Path) -> None:
 def test_numbers_that_json_lacks_do_not_break_a_line(tmp_path: Path) -> None:
     Writer(tmp_path).append(record("observation", "c", losses=[float("nan"), float("inf"), 1.0]))
     assert read(tmp_path).records[0]["losses"] == ["nan", "inf", 1.0]
+    assert len(read(tmp_path, containing="other").records) == 0, "written like any other"
 
 
 def test_a_kind_that_the_schema_lacks_is_refused() -> None:

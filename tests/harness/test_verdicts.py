@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from repro.catalog import find
 from repro.judge.verdicts import VERDICTS, verdicts
 from repro.store.records import record
-from repro.vocabulary import UNFINISHED, Configuration
+from repro.vocabulary import UNFINISHED, Claim, Configuration
 
 WHISPER = find("whisper-double-backward")
 DOUBLE = {
@@ -69,6 +70,72 @@ def test_advice_gets_the_verdict_that_its_two_outcomes_amount_to(
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "verdict", "detail"),
+    [
+        (DOUBLE, FINE, "resolves", "double backward -> trains"),
+        (DOUBLE, DOUBLE, "no effect", "still: double backward"),
+        ({**DOUBLE, "peak_bytes": 100}, {**DOUBLE, "peak_bytes": 98}, "partly", "peak 100 -> 98 bytes, still: double"),
+        (
+            DOUBLE,
+            NO_GRADIENT,
+            "moves it",
+            "double backward -> loss has no gradient: RuntimeError: element 0 of tensors",
+        ),
+        (DOUBLE, {**FINE, "moved": False}, "moves it", "double backward -> parameters do not move"),
+        (DOUBLE, REFUSED, "unavailable", "RefusedError: no argument"),
+        (FINE, DOUBLE, "not needed", "the reported run trains here"),
+        (REFUSED, FINE, None, "the reported run does not get as far as the failure here: RefusedError: no argument"),
+        ({"end": "crashed", "detail": "signal 11"}, FINE, None, "without the advice: crashed: signal 11"),
+        ({"end": "crashed"}, FINE, None, "without the advice: crashed"),
+    ],
+)
+def test_a_verdict_says_what_it_comes_from_and_shows_its_evidence(
+    before: dict[str, Any], after: dict[str, Any], verdict: str | None, detail: str
+) -> None:
+    records = [seen(WHISPER.reported, before), seen(ADVISED, after)]
+    row = verdict_of("use-reentrant-false", *records)
+    assert row["verdict"] == verdict
+    assert row["detail"].startswith(detail)
+    assert row["evidence"] == tuple(each["id"] for each in records)
+    assert (row["peak_before"], row["peak_after"]) == (before.get("peak_bytes"), after.get("peak_bytes"))
+    assert (row["failure"], row["device"], row["spelling"]) == (WHISPER.id, "cpu", "as written")
+
+
+def test_advice_whose_argument_was_renamed_is_judged_in_both_spellings() -> None:
+    claim = Claim("c", "c", "s", change={"use_reentrant": "False"}, today={"use_reentrant": "True"})
+    records = [seen(WHISPER.reported, DOUBLE), seen(ADVISED, REFUSED)]
+    records.append(seen(WHISPER.reported.but(use_reentrant="True"), FINE))
+    rows = verdicts(replace(WHISPER, claims=(claim,)), records)
+    assert [(row["spelling"], row["verdict"]) for row in rows] == [
+        ("as written", "unavailable"),
+        ("today's", "resolves"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("holds", "verdict", "detail"),
+    [
+        (True, "confirmed", "by the facts observed"),
+        (False, "refuted", "by the facts observed"),
+        (None, None, "what was observed cannot tell"),
+    ],
+)
+def test_a_statement_is_judged_by_its_own_facts_and_shows_them(
+    holds: bool | None, verdict: str | None, detail: str
+) -> None:
+    claim = Claim("c", "c", "s", kind="statement", looks_at=(ADVISED,), holds=lambda _: holds)
+    records = [seen(WHISPER.reported, DOUBLE), seen(ADVISED, FINE)]
+    [row] = verdicts(replace(WHISPER, claims=(claim,)), records)
+    assert (row["verdict"], row["detail"], row["evidence"]) == (verdict, detail, (records[1]["id"],))
+    [row] = verdicts(replace(WHISPER, claims=(claim,)), records[:1])
+    assert (row["verdict"], row["detail"]) == (None, "did not run")
+    records[0] = seen(WHISPER.reported, FINE)
+    [row] = verdicts(replace(WHISPER, claims=(claim,)), records)
+    assert (row["verdict"], row["detail"]) == ("not needed", "there is no failure to explain here")
+    assert row["evidence"] == (records[0]["id"],)
+
+
+@pytest.mark.parametrize(
     "harm",
     [
         {"gradients": {"missing": ["encoder.weight"], "worst_ratio": 0.0}},
@@ -118,8 +185,15 @@ def test_what_only_cuda_can_show_is_not_observable_on_a_cpu() -> None:
 
 def test_a_pin_is_judged_by_the_cell_that_it_leads_to() -> None:
     here = seen(WHISPER.reported, DOUBLE)
-    assert verdict_of("pin-4.51.3", here)["verdict"] is None
-    assert verdict_of("pin-4.51.3", here, seen(WHISPER.reported, FINE, "4.51.3"))["verdict"] == "resolves"
+    unknown = verdict_of("pin-4.51.3", here)
+    assert (unknown["verdict"], unknown["detail"]) == (None, "no cell with transformers 4.51.3 was observed")
+    there = seen(WHISPER.reported, FINE, "4.51.3")
+    # Of two cells with the release, the one with this cell's torch: `a` comes before it in every other order.
+    other = {**seen(WHISPER.reported, DOUBLE, "4.51.3", torch="2.7.1"), "cell": "a"}
+    pinned = verdict_of("pin-4.51.3", other, here, there, release="4.53.3")
+    assert pinned["verdict"] == "resolves"
+    assert pinned["detail"] == "double backward -> trains (in transformers 4.51.3, torch 2.13.0)"
+    assert pinned["evidence"] == (here["id"], there["id"])
     assert verdict_of("upgrade", here, seen(WHISPER.reported, DOUBLE, "4.57.6"))["verdict"] == "no effect"
     newest = [seen(WHISPER.reported, DOUBLE, "4.57.6"), seen(WHISPER.reported, FINE, "5.0.0")]
     assert verdict_of("upgrade", here, *newest)["verdict"] == "resolves"
