@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
+import errno
 import json
+import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +183,71 @@ def test_a_place_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(ResultsError, match=r"cannot write results to .*file"):
         Writer(tmp_path / "file" / "results").append(record("started", "c"))
+
+
+@pytest.mark.parametrize(("given", "shown"), [((), ""), (("one",), "one-")])
+def test_a_results_file_is_named_by_the_time_in_utc_its_name_and_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], shown: str
+) -> None:
+    try:
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("TZ", "XST-9")
+            time.tzset()
+            name = Writer(tmp_path, *given).path.name
+    finally:
+        time.tzset()
+    found = re.fullmatch(rf"(\d{{8}}T\d{{6}})-{shown}{os.getpid()}-[0-9a-f]{{6}}\.jsonl", name)
+    assert found, name
+    stamp = datetime.datetime.strptime(found[1] + "+0000", "%Y%m%dT%H%M%S%z")
+    assert abs(datetime.datetime.now(datetime.timezone.utc) - stamp) < datetime.timedelta(minutes=5)
+
+
+def test_the_first_record_makes_the_directories_and_a_file_that_others_can_read(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a" / "b")
+    mask = os.umask(0)
+    try:
+        writer.append(record("started", "c"))
+    finally:
+        os.umask(mask)
+    assert writer.path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_file_that_is_there_already_is_not_written_over(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.path.write_text("mine")
+    with pytest.raises(ResultsError, match="File exists"):
+        writer.append(record("started", "c"))
+    assert writer.path.read_text() == "mine"
+
+
+def test_what_is_written_after_a_record_that_found_half_its_space_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, whole = Writer(tmp_path), os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, line: whole(file, line[: max(1, len(line) // 2)]))
+        with pytest.raises(ResultsError) as told:
+            writer.append(record("started", "c", trial="t"))
+    assert str(told.value) == (
+        f"cannot write results to {tmp_path}: No space left on device. What was stored before is safe; "
+        "choose another directory with --results, or make room there."
+    )
+    assert isinstance(told.value.__cause__, OSError)
+    assert told.value.__cause__.errno == errno.ENOSPC
+    writer.append(record("started", "c", trial="u"))
+    found = read(tmp_path)
+    assert [item["trial"] for item in found.records] == ["u"]
+    assert [damage.line for damage in found.damage] == [1]
+
+
+def test_closing_a_writer_twice_or_before_its_first_record_does_nothing(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.close()
+    assert not list(tmp_path.iterdir())
+    writer.append(record("started", "c"))
+    writer.close()
+    writer.close()
+    assert len(read(tmp_path).records) == 1
 
 
 def test_a_full_place_loses_nothing_that_was_written(tmp_path: Path) -> None:
