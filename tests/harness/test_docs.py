@@ -233,6 +233,28 @@ def test_updating_the_reference_twice_changes_nothing(tmp_path: Path) -> None:
     assert first == again == {path.name: path.read_bytes() for path in REFERENCE.glob("*.jsonl")}
 
 
+def test_a_reference_file_may_have_its_largest_size_and_no_byte_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue = list(failures().values())
+    deep = tmp_path / "not" / "there"
+    largest = max(path.stat().st_size for path in REFERENCE.glob("*.jsonl"))
+    monkeypatch.setattr("repro.store.reference.LARGEST", largest - 1)
+    with pytest.raises(CondensingError, match=rf"would have {largest} bytes; a file may have {largest - 1}\."):
+        update(catalogue, REFERENCE, deep)
+    assert not deep.parent.exists()
+    monkeypatch.setattr("repro.store.reference.LARGEST", largest)
+    assert update(catalogue, REFERENCE, deep) == sorted(deep.glob("*.jsonl"))
+
+
+def test_a_reference_file_of_a_cell_that_is_gone_is_removed(tmp_path: Path) -> None:
+    catalogue = list(failures().values())
+    (tmp_path / "gone.jsonl").write_text("", "utf-8")
+    (tmp_path / "notes.md").write_text("# Mine\n", "utf-8")
+    written = update(catalogue, REFERENCE, tmp_path)
+    assert set(tmp_path.iterdir()) == {*written, tmp_path / "notes.md"}
+
+
 def test_a_failure_that_was_not_observed_again_keeps_its_reference(tmp_path: Path) -> None:
     entry = failures()[WHISPER]
     other = replace(entry, id="another")
