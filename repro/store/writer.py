@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 import uuid
 from pathlib import Path
@@ -25,6 +26,7 @@ class Writer:
         stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
         self.path = directory / f"{stamp}-{name + '-' if name else ''}{os.getpid()}-{uuid.uuid4().hex[:6]}.jsonl"
         self._file: int | None = None
+        self._torn = b""
 
     def append(self, record: Record) -> None:
         """Append one record. Raises ResultsError when the directory cannot be written or is full."""
@@ -33,11 +35,12 @@ class Writer:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_WRONLY, 0o644)
-            written = os.write(self._file, line)
-            if written != len(line):
-                # A short write means a full disk; a line end keeps what follows readable should space come back.
-                os.write(self._file, b"\n")
-                raise OSError(28, "No space left on device")
+            written = os.write(self._file, self._torn + line)
+            if written != len(self._torn + line):
+                # A short write means a full disk. Should space come back, a line end keeps what follows readable.
+                self._torn = b"\n"
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._torn = b""
         except OSError as error:
             raise ResultsError(
                 f"cannot write results to {self.path.parent}: {error.strerror}. What was stored before is safe; "

@@ -220,14 +220,16 @@ def test_a_file_that_is_there_already_is_not_written_over(tmp_path: Path) -> Non
     assert writer.path.read_text() == "mine"
 
 
-def test_what_is_written_after_a_record_that_found_half_its_space_can_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer, whole = Writer(tmp_path), os.write
-    with monkeypatch.context() as full:
-        full.setattr(os, "write", lambda file, line: whole(file, line[: max(1, len(line) // 2)]))
+def test_what_is_written_after_a_record_that_found_half_its_space_can_be_read(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.append(record("started", "c", trial="s"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (writer.path.stat().st_size + 20, limits[1]))
+    try:
         with pytest.raises(ResultsError) as told:
             writer.append(record("started", "c", trial="t"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert str(told.value) == (
         f"cannot write results to {tmp_path}: No space left on device. What was stored before is safe; "
         "choose another directory with --results, or make room there."
@@ -235,9 +237,11 @@ def test_what_is_written_after_a_record_that_found_half_its_space_can_be_read(
     assert isinstance(told.value.__cause__, OSError)
     assert told.value.__cause__.errno == errno.ENOSPC
     writer.append(record("started", "c", trial="u"))
+    writer.append(record("started", "c", trial="v"))
     found = read(tmp_path)
-    assert [item["trial"] for item in found.records] == ["u"]
-    assert [damage.line for damage in found.damage] == [1]
+    assert [item["trial"] for item in found.records] == ["s", "u", "v"]
+    assert [damage.line for damage in found.damage] == [2]
+    assert len(writer.path.read_text().splitlines()) == 4
 
 
 def test_closing_a_writer_twice_or_before_its_first_record_does_nothing(tmp_path: Path) -> None:
