@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from repro.judge.observed import Cell
@@ -17,6 +18,7 @@ from repro.show.facts import (
     NOT_JUDGED,
     OPEN,
     SILENT,
+    TOLD_FROM,
     TRUE,
     WORKS,
     ClaimFacts,
@@ -126,12 +128,22 @@ def _by_release(observed: Sequence[Cell], newest: str) -> tuple[tuple[PeakDiffer
     same = tuple(release for release, its in found.items() if not any(each.bytes for each in its))
     # Neighbours are joined by what a reader would see of them.
     told = {
-        release: tuple((each.bytes, each.told) for each in sorted(its, key=lambda each: -each.bytes))
+        release: tuple(
+            (each.bytes, len(each.trials), _short(each.told))
+            for each in sorted(its, key=lambda each: -each.bytes)
+            if abs(each.bytes) >= TOLD_FROM
+        )
         for release, its in found.items()
     }
     keys = {str(value): value for value in told.values()}
     rows = stretches((release, str(value)) for release, value in told.items())
-    return (
-        tuple(PeakDifference(row.where, nbytes, held) for row in rows for nbytes, held in keys[row.value] if nbytes),
-        same,
-    )
+    return tuple(PeakDifference(row.where, *told) for row in rows for told in keys[row.value]), same
+
+
+def _short(places: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """Leave of the places' paths the file: functions that have the same name there are one."""
+    held: dict[str, int] = defaultdict(int)
+    for name, nbytes in places:
+        path, _, function = name.rpartition(" ")
+        held[f"{PurePosixPath(path).name} {function}".strip()] += nbytes
+    return tuple((name, nbytes) for name, nbytes in held.items() if nbytes)

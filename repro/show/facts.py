@@ -205,6 +205,10 @@ class Peak:
     says: str
 
 
+TOLD_FROM = 4096
+"""Smaller differences between peaks, in bytes, are those of single tensors: `repro budgets compare` has them."""
+
+
 @dataclass(frozen=True)
 class PeakDifference:
     """By how many bytes some trials' peaks differ in a stretch of releases from the newest one's.
@@ -214,6 +218,7 @@ class PeakDifference:
 
     where: str
     bytes: int
+    trials: int
     held_by: tuple[tuple[str, int], ...]
 
 
@@ -221,7 +226,8 @@ class PeakDifference:
 class MemoryFacts:
     """Peaks side by side, in the newest cell that has them. `capacity` is in bytes, None where there was no limit.
 
-    `differences` are those of older releases; `same` the releases whose peaks are all the newest one's, to the byte.
+    `differences` are those of older releases, from `TOLD_FROM` bytes; `same` the releases whose peaks are all the
+    newest one's, to the byte.
     """
 
     where: str

@@ -10,6 +10,7 @@ from repro.show.facts import (
     ABSENT,
     AFFECTED,
     GOOD,
+    TOLD_FROM,
     UNKNOWN,
     ClaimFacts,
     FailureFacts,
@@ -244,12 +245,21 @@ def _peaks_by_release(memory: MemoryFacts) -> Iterator[str]:
         yield from (f"To the byte the same peaks as in {memory.where}, in every run: {', '.join(memory.same)}.", "")
     if not memory.differences:
         return
-    yield from (f"Where runs have another peak than in {memory.where}, and the functions that hold the difference:", "")
+    yield from (
+        f"Where runs have another peak than in {memory.where}, by {TOLD_FROM:,} bytes or more, and the functions that "
+        "hold more or less then:",
+        "",
+    )
     rows = (
-        (each.where, f"{each.bytes:+,}", ", ".join(f"{code(name)} {size:+,}" for name, size in each.held_by))
+        (
+            each.where,
+            f"{each.bytes:+,}",
+            str(each.trials),
+            ", ".join(f"{code(name)} {size:+,}" for name, size in each.held_by),
+        )
         for each in memory.differences
     )
-    yield from _table(("transformers", "bytes", "held by"), rows)
+    yield from _table(("transformers", "bytes", "runs", "functions, bytes"), rows)
     if not all(each.held_by for each in memory.differences):
         yield from ("Differences without functions are those of runs whose whole account was not kept.", "")
 

@@ -22,6 +22,7 @@ from repro.show.facts import (
     GOOD,
     HELPS,
     SILENT,
+    TOLD_FROM,
     TRUE,
     UNKNOWN,
     WORKS,
@@ -139,6 +140,7 @@ def _environment() -> Environment:
         release_page=release_page,
         silent=SILENT,
         link=_link,
+        told_from=TOLD_FROM,
     )
     return environment
 
