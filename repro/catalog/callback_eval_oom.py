@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from repro.observe import ctc_facts
 from repro.vocabulary import (
     REFUSED,
     TRAINS,
@@ -206,82 +205,18 @@ def law(configuration: Configuration) -> Law:
     return ctc_law.law(configuration, evaluates=evaluates)
 
 
-def differences(facts: Facts) -> tuple[list[str], list[str]]:
-    """Compare what the callback's evaluation gave with the twin's: metrics that are gone, and those that changed.
-
-    Losses may differ by rounding, as batches of another size are summed in another order. A rate that is the same by
-    chance is told by the transcriptions.
-    """
-    mine, twin = facts.get("metrics") or {}, facts.get("twin_metrics") or {}
-    gone = [name for name in twin if name not in mine]
-    both = [name for name in twin if name in mine]
-    changed = [name for name in both if not math.isclose(mine[name], twin[name], rel_tol=1e-4)]
-    if "train_wer" in both and not facts["transcriptions_equal"]:
-        changed.append("transcriptions")
-    return gone, changed
-
-
-def _in_the_callback(facts: Facts) -> bool:
-    places: list[str] = facts.get("raised_in") or []
-    return "on_step_end" in places and "evaluate" in places[places.index("on_step_end") :]
-
-
-def _never_evaluated(facts: Facts) -> bool:
-    return facts["configured_to_evaluate"] and not facts["callback_evaluations"]
-
-
-def _metric_is_gone(facts: Facts) -> bool:
-    return bool(facts["callback_evaluations"]) and bool(differences(facts)[0])
-
-
-def _metric_changed(facts: Facts) -> bool:
-    return bool(facts["callback_evaluations"]) and bool(differences(facts)[1])
-
-
-def _inside(facts: Facts, what: str) -> list[Any] | None:
-    """Return what was seen inside the callback's evaluations, or None when there were none."""
-    return (facts.get("inside_evaluation") or {}).get(what) or None
-
-
-def _trains_or_keeps_gradients(facts: Sequence[Facts]) -> bool | None:
-    training, gradients = _inside(facts[0], "training_mode"), _inside(facts[0], "grad_enabled")
-    return None if training is None or gradients is None else any(training) or any(gradients)
-
-
-def _uses_training_batch(facts: Sequence[Facts]) -> bool | None:
-    sizes = _inside(facts[0], "batch_sizes")
-    return None if sizes is None else max(sizes) == facts[0]["train_batch"]
-
-
-def _gradients_are_alive(facts: Sequence[Facts]) -> bool | None:
-    alive = _inside(facts[0], "gradient_bytes")
-    return None if alive is None else max(alive) > 0
-
-
-def _larger_is_lower(facts: Sequence[Facts]) -> bool | None:
-    peaks = [int(each["peak_bytes"]) for each in facts if "peak_bytes" in each]
-    if len(peaks) < len(facts):
-        return None
-    return all(later < earlier for earlier, later in itertools.pairwise(peaks))
-
-
-def _metric_stays(facts: Sequence[Facts]) -> bool | None:
-    if not facts[0].get("metrics"):
-        return None
-    return differences(facts[0]) == ([], [])
-
-
 def _observe(trial: Trial) -> Facts:
     from repro.observe import ctc_memory
 
-    configured = trial.configuration["callback"] != "off"
-    return {**ctc_memory.observe(trial.configuration), "configured_to_evaluate": configured}
+    configuration, capacity = trial.configuration, int(_probe()["capacity"])
+    facts = ctc_memory.observe(configuration, capacity=capacity, whole=configuration in BUDGETED)
+    return {**facts, "configured_to_evaluate": configuration["callback"] != "off"}
 
 
 def _probe() -> Mechanism:
     from repro.observe import ctc_memory
 
-    return ctc_memory.probe()
+    return ctc_memory.probe(PLAIN, REPORTED)
 
 
 def _script(configuration: Configuration) -> str:
@@ -312,7 +247,7 @@ CLAIMS = (
         "report",
         kind="statement",
         looks_at=(REPORTED,),
-        holds=_trains_or_keeps_gradients,
+        holds=ctc_facts.trains_or_keeps_gradients,
     ),
     Claim(
         "C1-cure",
@@ -327,7 +262,7 @@ CLAIMS = (
         "report",
         kind="statement",
         looks_at=(REPORTED,),
-        holds=_uses_training_batch,
+        holds=ctc_facts.uses_training_batch,
     ),
     Claim(
         "C4",
@@ -343,7 +278,7 @@ CLAIMS = (
         "report",
         kind="statement",
         looks_at=(REPORTED,),
-        holds=_gradients_are_alive,
+        holds=ctc_facts.gradients_are_alive,
     ),
     Claim(
         "C5-cure",
@@ -364,7 +299,7 @@ CLAIMS = (
         "report",
         kind="statement",
         looks_at=ACCUMULATION,
-        holds=_larger_is_lower,
+        holds=ctc_facts.larger_is_lower,
     ),
     Claim(
         "C7",
@@ -404,7 +339,7 @@ CLAIMS = (
         "threads",
         kind="statement",
         looks_at=(RAGGED.but(preprocess="argmax"),),
-        holds=_metric_stays,
+        holds=ctc_facts.metric_stays,
         about_failure=False,
     ),
     Claim(
@@ -471,7 +406,7 @@ FAILURE = Failure(
             "the device is full in an `evaluate` that `on_step_end` called",
             exception="OutOfMemoryError",
             message=r"out of memory",
-            shows=_in_the_callback,
+            shows=ctc_facts.in_the_callback,
         ),
         Symptom(
             OUT_OF_MEMORY_ELSEWHERE,
@@ -488,17 +423,17 @@ FAILURE = Failure(
         Symptom(
             NOT_EVALUATED,
             "the run ends well, and the callback's evaluation never happened",
-            shows=_never_evaluated,
+            shows=ctc_facts.never_evaluated,
         ),
         Symptom(
             METRIC_GONE,
             "the callback's evaluation lacks a metric that it has without the cure",
-            shows=_metric_is_gone,
+            shows=ctc_facts.metric_is_gone,
         ),
         Symptom(
             METRIC_CHANGED,
             "the callback's evaluation gives another value than it does without the cure",
-            shows=_metric_changed,
+            shows=ctc_facts.metric_changed,
         ),
     ),
     factors=FACTORS,

@@ -54,24 +54,23 @@ SHARED = "REPRO_GPU_SHARED"
 _TWINS: Twins[Run] = Twins()
 
 
-def observe(configuration: Configuration) -> Facts:
-    """Run one configuration and return its facts.
+def observe(configuration: Configuration, *, capacity: int, whole: bool = False) -> Facts:
+    """Run one configuration on a device of this capacity, in bytes, and return its facts.
 
     `peak_bytes` is what the run takes where there is room: a run that does not fit the capacity is run once more
     without one. `phases` has the highest peak of each phase, `largest_holders` who holds what at the peak, `held` the
-    same complete and by function, where the peak has a budget; `memory` is the report of the run under the capacity.
+    same complete and by function, if `whole`; `memory` is the report of the run under the capacity.
     `inside_evaluation` is what was seen inside the callback's evaluations. `metrics` and `twin_metrics` are what the
     callback's evaluation gives, and what it gives without limit and cure.
     """
-    capacity = int(probe()["capacity"])
-    run = _run(configuration, capacity)
-    with_room = _run(configuration, None) if _did_not_fit(run) else run
+    run = _run(configuration, capacity, whole=whole)
+    with_room = _run(configuration, None, whole=whole) if _did_not_fit(run) else run
     assert run.report is not None
     facts: dict[str, Any] = {
         "end": run.end,
         "capacity": capacity,
         # What a refused run took says nothing: it never came to what it would have taken it for.
-        **({} if run.end == "refused" else _figures(with_room, whole=_has_a_budget(configuration))),
+        **({} if run.end == "refused" else _figures(with_room, whole=whole)),
         "memory": replace(run.report, phases=_joined(run.report.phases)).as_facts(),
         "losses": run.losses,
         "callback_evaluations": run.calls,
@@ -91,24 +90,22 @@ def observe(configuration: Configuration) -> Facts:
 
 
 @functools.lru_cache(maxsize=1)
-def probe() -> Mapping[str, Any]:
+def probe(plain: Configuration, reported: Configuration) -> Mapping[str, Any]:
     """Measure what the capacity and the hypothesis are made of, in bytes, on the device of this process.
 
-    `training_peak`: the run without the callback; `reported_peak`: the reported one; `capacity`: between them.
+    `training_peak`: the plain run's, without the callback; `reported_peak`: the reported one's; `capacity`: between.
     `resident`: what the device holds when an evaluation begins; `batch`: what the forward of one evaluation batch of
     `batch_of` examples takes; `frames`: of the longest clip, by lengths; `widening`: see `Workload`; `examples`: of
     each set. `lacks`: the training arguments that this release does not have.
     """
-    from repro.catalog.callback_eval_oom import PLAIN, REPORTED
-
-    plain, reported = _run(PLAIN, None), _run(REPORTED, None)
-    for run in (plain, reported):
+    training, evaluating = _run(plain, None), _run(reported, None)
+    for run in (training, evaluating):
         if run.exception is not None:
             raise RuntimeError(f"no capacity can be derived: a run without limit raised {run.exception}")
-    assert plain.report is not None
-    assert reported.report is not None
-    smaller, larger = plain.report.peak_bytes, reported.report.peak_bytes
-    batches = [phase for phase in plain.report.phases if phase.name == EVALUATION_BATCH]
+    assert training.report is not None
+    assert evaluating.report is not None
+    smaller, larger = training.report.peak_bytes, evaluating.report.peak_bytes
+    batches = [phase for phase in training.report.phases if phase.name == EVALUATION_BATCH]
     workload = _workload()
     return {
         "capacity": int(math.sqrt(smaller * larger)) // 512 * 512,
@@ -116,7 +113,7 @@ def probe() -> Mapping[str, Any]:
         "reported_peak": larger,
         "resident": batches[0].start_bytes,
         "batch": batches[0].peak_bytes - batches[0].start_bytes,
-        "batch_of": max(reported.inside["batch_sizes"]),
+        "batch_of": max(evaluating.inside["batch_sizes"]),
         "widening": workload.widening,
         "frames": {lengths: _longest(workload.lengths(lengths)[1]) for lengths in ("equal", "ragged")},
         "lacks": [name for name in MAY_LACK if not drift.has_argument(TrainingArguments, name)],
@@ -140,26 +137,20 @@ def _workload() -> Workload:
     return ON_CUDA if _on_cuda() else EMULATED
 
 
-def _has_a_budget(configuration: Configuration) -> bool:
-    from repro.catalog.callback_eval_oom import BUDGETED
-
-    return configuration in BUDGETED
-
-
 def _did_not_fit(run: Run) -> bool:
     """Tell whether something was refused to a run, even if it was caught."""
     return run.out_of_memory or (run.report is not None and bool(run.report.refusals))
 
 
-def _run(configuration: Configuration, capacity: int | None) -> Run:
-    return _in_child(configuration, capacity) if _on_cuda() else _emulated(configuration, capacity)
+def _run(configuration: Configuration, capacity: int | None, *, whole: bool = False) -> Run:
+    return _in_child(configuration, capacity) if _on_cuda() else _emulated(configuration, capacity, whole=whole)
 
 
-def _emulated(configuration: Configuration, capacity: int | None) -> Run:
+def _emulated(configuration: Configuration, capacity: int | None, *, whole: bool = False) -> Run:
     close_all()
     fresh.start()
     run, prepared = Run(), prepare(configuration, EMULATED)
-    with meter(capacity=capacity, whole=_has_a_budget(configuration)) as opened:
+    with meter(capacity=capacity, whole=whole) as opened:
         train(configuration, EMULATED, prepared, run, opened)
     run.report = opened.report
     return run

@@ -121,22 +121,26 @@ def test_batches_of_an_evaluation_are_joined_with_their_highest_peak() -> None:
     assert ctc_memory._joined(passages) == (passages[0], Phase("evaluation batch", 1, 3, 1, 3, 7))
 
 
+def observe(configuration: Configuration) -> dict[str, Any]:
+    return dict(FAILURE.observe(FAILURE.trial(configuration)))
+
+
 @pytest.fixture(scope="module")
 def reported() -> dict[str, Any]:
-    return dict(ctc_memory.observe(REPORTED))
+    return observe(REPORTED)
 
 
 def test_the_capacity_has_room_for_training_and_not_for_the_reported_run(reported: dict[str, Any]) -> None:
-    mechanism = ctc_memory.probe()
+    mechanism = FAILURE.probe()
     assert 2 * mechanism["training_peak"] <= mechanism["capacity"] <= mechanism["reported_peak"] / 2
     assert FAILURE.outcome(reported) == OUT_OF_MEMORY
     assert reported["memory"]["refusals"]
     assert reported["memory"]["peak_bytes"] <= mechanism["capacity"] < reported["peak_bytes"]
-    assert FAILURE.outcome({**ctc_memory.observe(PLAIN), "configured_to_evaluate": False}) == TRAINS
+    assert FAILURE.outcome(observe(PLAIN)) == TRAINS
 
 
 def test_a_run_takes_the_same_bytes_again_and_leaves_none(reported: dict[str, Any]) -> None:
-    again = ctc_memory.observe(REPORTED)
+    again = observe(REPORTED)
     for fact in ("peak_bytes", "phases", "capacity", "memory"):
         assert again[fact] == reported[fact]
     with meter() as after:
@@ -145,7 +149,7 @@ def test_a_run_takes_the_same_bytes_again_and_leaves_none(reported: dict[str, An
 
 
 def test_the_cure_evaluates_as_the_uncured_run_would() -> None:
-    cured = {**ctc_memory.observe(REPORTED.but(accumulation=1)), "configured_to_evaluate": True}
+    cured = observe(REPORTED.but(accumulation=1))
     assert FAILURE.outcome(cured) == TRAINS
     assert cured["metrics"] == cured["twin_metrics"]
     assert "train_wer" in cured["metrics"]
@@ -185,21 +189,20 @@ def test_where_logits_are_narrow_two_meters_differ_by_a_copy_of_the_mask_that_cu
     assert 0 < difference <= copies // 2
 
 
-def test_a_capacity_below_what_training_needs_is_told_apart_from_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    mechanism = dict(ctc_memory.probe())
-    monkeypatch.setattr(ctc_memory, "probe", lambda: {**mechanism, "capacity": mechanism["training_peak"] - 512})
-    facts = {**ctc_memory.observe(PLAIN), "configured_to_evaluate": False}
+def test_a_capacity_below_what_training_needs_is_told_apart_from_the_failure() -> None:
+    enough = FAILURE.probe()["training_peak"]
+    facts = {**ctc_memory.observe(PLAIN, capacity=enough - 512), "configured_to_evaluate": False}
     assert FAILURE.outcome(facts) == OUT_OF_MEMORY_ELSEWHERE
     assert "training_step" in facts["raised_in"]
     assert "evaluate" not in facts["raised_in"]
-    assert f"total capacity of {mechanism['training_peak'] - 512} bytes" in facts["exception"]["message"]
-    assert facts["peak_bytes"] == mechanism["training_peak"]
-    monkeypatch.setattr(ctc_memory, "probe", lambda: {**mechanism, "capacity": mechanism["training_peak"]})
-    assert FAILURE.outcome({**ctc_memory.observe(PLAIN), "configured_to_evaluate": False}) == TRAINS
+    assert f"total capacity of {enough - 512} bytes" in facts["exception"]["message"]
+    assert facts["peak_bytes"] == enough
+    fits = {**ctc_memory.observe(PLAIN, capacity=enough), "configured_to_evaluate": False}
+    assert FAILURE.outcome(fits) == TRAINS
 
 
 def test_what_another_trial_left_behind_changes_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = ctc_memory.observe(PLAIN)["peak_bytes"]
+    before = observe(PLAIN)["peak_bytes"]
     plain_arguments = ctc_memory_run.arguments
 
     def in_bf16(*given: Any) -> dict[str, Any]:
@@ -207,13 +210,13 @@ def test_what_another_trial_left_behind_changes_no_peak(monkeypatch: pytest.Monk
 
     with monkeypatch.context() as patched:
         patched.setattr(ctc_memory_run, "arguments", in_bf16)
-        other = ctc_memory.observe(PLAIN)
+        other = observe(PLAIN)
     assert other["peak_bytes"] != before, "the other trial has to be one that leaves something"
     loop: list[Any] = [torch.zeros(100_000)]
     loop.append(loop)
     left = meter(capacity=512)
     del loop
-    assert ctc_memory.observe(PLAIN)["peak_bytes"] == before
+    assert observe(PLAIN)["peak_bytes"] == before
     left.close()
 
 
