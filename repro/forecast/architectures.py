@@ -35,10 +35,6 @@ class Architecture:
     kind: Literal["seq2seq", "ctc"] = "ctc"
 
 
-WHISPER_SECONDS = 30.0
-"""Whisper pads every clip to this length."""
-
-
 def _whisper(
     name: str, width: int, layers: int, heads: int, parameters: int, *, decoder_layers: int = 0, v3: bool = False
 ) -> Architecture:

@@ -41,14 +41,12 @@ class EvaluationPeak:
     """The peak of evaluating a set, where it is reached, and what it consists of, in bytes.
 
     `where` is `forward pass` or `concatenation`. `kept_per_example` has what the set costs per example, by output.
-    `host_bytes` is what arrives in main memory, its own concatenation copy included.
     """
 
     peak_bytes: int
     where: str
     by_kind: Mapping[str, int]
     kept_per_example: Mapping[str, int]
-    host_bytes: int
 
 
 @dataclass
@@ -124,14 +122,11 @@ def evaluate(
             kept.clear()
             rows = labels_left = 0
             device.live = dict(resident)
-    per_example = {**kept_rows, "losses": LOSS_BYTES}
-    host = sum(per_example.values()) * examples
     return EvaluationPeak(
         peak_bytes=device.peak_bytes,
         where=device.where,
         by_kind=device.worst,
-        kept_per_example=per_example,
-        host_bytes=host + (host - sum(per_example.values()) * min(batch, examples) if accumulation else 0),
+        kept_per_example={**kept_rows, "losses": LOSS_BYTES},
     )
 
 
