@@ -120,7 +120,10 @@ def _change(before: Outcome, after: Outcome) -> tuple[str | None, str]:
 
 def _error(outcome: Outcome) -> str:
     error = outcome.facts.get("exception")
-    return f"{error['type']}: {error['message'].splitlines()[0][:160]}" if error and error["message"] else outcome.why
+    if not error:
+        return "no exception was stored"
+    first = next(iter(error["message"].strip().splitlines()), "")
+    return f"{error['type']}: {first[:160]}" if first else str(error["type"])
 
 
 def _statement(failure: Failure, claim: Claim, cell: Cell) -> Verdict:

@@ -151,12 +151,12 @@ def _is(entry: Entry, facts: Record) -> bool:
         return False
     if entry.transformers == MAIN:
         return facts.get("requested") == entry.name
-    torch = str(facts.get("torch", "")).partition("+")[0]
+    torch = str(facts.get("torch")).partition("+")[0]
     return (
         facts.get("transformers") == entry.transformers
         and entry.torch in ("", torch)
-        and (not entry.python or str(facts.get("python", "")).split(".")[:2] == entry.python.split("."))
-        and not str(facts.get("requested", "")).startswith("environment ")
+        and (not entry.python or str(facts.get("python")).split(".")[:2] == entry.python.split("."))
+        and not str(facts.get("requested")).startswith("environment ")
     )
 
 
@@ -192,7 +192,7 @@ def _fate(trial: str, cells: Sequence[_Seen], failed: Sequence[Record]) -> Fate:
     found = [cell.latest[trial] for cell in cells if trial in cell.latest]
     if found:
         best = min(found, key=lambda record: STATES.index(_state(record)))
-        return Fate(trial, _state(best), "" if _state(best) == OBSERVED else str(best.get("detail", "")))
+        return Fate(trial, _state(best), str(best.get("detail", "")))
     for record in reversed(failed):
         state = MISSING if record["stage"] == "pytest" else NOT_BUILT
         return Fate(trial, state, str(record["reason"]))

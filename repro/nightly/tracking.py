@@ -55,7 +55,7 @@ def action(known: bool, news: bool) -> Action:
 
 def write(found: Issue, path: Path) -> None:
     """Keep an issue for the job that posts it."""
-    path.write_text(json.dumps(asdict(found), ensure_ascii=False), encoding="utf-8")
+    path.write_text(json.dumps(asdict(found)), encoding="utf-8")
 
 
 def read(path: Path) -> Issue:

@@ -92,20 +92,23 @@ def to_do(change: Change) -> str:
         return _after_a_disappearance(change)
     if change.kind == kinds.UNDECLARED and change.after == TRAINS:
         return _after_a_disappearance(change)
-    rerun = f"repro run {change.failure} --trial {change.trials[0]}" if change.trials else ""
     if change.kind in (kinds.APPEARS, kinds.OTHERWISE, kinds.UNDECLARED):
         if change.declared is not None and change.declared == change.after:
             return "The trigger predicts it: the release's mechanism changed, and nothing has to be declared anew."
-        return f"See it: {rerun}. Then correct the trigger, or report it upstream."
+        return f"{_rerun(change)}. Then correct the trigger, or report it upstream."
     if change.kind == kinds.VERDICT:
         return f"See the evidence: repro verdicts {change.failure} --json"
     if change.kind in (kinds.BUDGET, kinds.PEAK):
         return "If the new peak is right: repro budgets update, and commit the file with the reason."
     if change.kind == kinds.DRIFT:
-        return f"See it: {rerun}"
+        return _rerun(change)
     if change.kind == kinds.UNCOVERED:
         return f"repro matrix --transformers {change.transformers}"
     return ""
+
+
+def _rerun(change: Change) -> str:
+    return f"See it: repro run {change.failure} --trial {change.trials[0]}"
 
 
 def _after_a_disappearance(change: Change) -> str:
@@ -167,7 +170,8 @@ def _markdown_lines(changes: Sequence[Change]) -> Iterator[str]:
 
 def code(text: str, limit: int = LINE_LIMIT) -> str:
     """Return text as Markdown code on one line, whatever is in it."""
-    clean = " ".join(text.replace("`", "'").split())
+    sayable = text.encode(errors="replace").decode()
+    clean = " ".join(sayable.replace("`", "'").split())
     return f"`{clean if len(clean) <= limit else clean[: limit - 3] + '...'}`"
 
 
@@ -191,7 +195,7 @@ def fit(lines: Sequence[str], limit: int) -> str:
 
 
 def _size(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
+    return len(text.encode())
 
 
 def ledger_as_json(found: Ledger) -> dict[str, Any]:

@@ -82,15 +82,15 @@ def condense(records: Sequence[Record], failures: Iterable[Failure]) -> list[Rec
     by_failure = {failure.id: failure for failure in failures}
     newest: dict[tuple[str, ...], Record] = {}
     for record in sorted(records, key=lambda record: (record["time"], record["id"])):
-        kind, cell, failure = record["kind"], record["cell"], str(record.get("failure", ""))
+        kind, cell = record["kind"], record["cell"]
         if kind == "cell":
             newest[kind, cell] = {name: record[name] for name in KEPT_OF_A_CELL if name in record}
         elif kind == "mechanism":
-            newest[kind, cell, failure] = record
+            newest[kind, cell, record["failure"]] = record
         elif kind == "observation":
-            declared = by_failure.get(failure)
+            declared = by_failure.get(record["failure"])
             outcome = declared.outcome(record) if declared else ""
-            newest[kind, cell, failure, record["trial"], outcome] = _observation(record, declared)
+            newest[kind, cell, record["failure"], record["trial"], outcome] = _observation(record, declared)
     seen_to_an_end = {key[:4] for key in newest if key[0] == "observation" and key[4] not in UNFINISHED}
     used = {key[1] for key in newest if key[0] == "observation"}
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,37 @@ def test_a_cell_that_failed_says_how_far_it_came_and_why(stage: str, state: str)
     assert found.only_unable is (state == "could not build")
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        (PLAN[1].name, True),
+        (PLAN[1].cell, True),
+        (f"transformers {RELEASES[1]} with torch 2.13.0", True),
+        (f"transformers {RELEASES[1]}", True),
+        (f"transformers {RELEASES[0]}", False),
+        ("", False),
+    ],
+)
+def test_a_cell_that_failed_is_known_by_each_of_its_names(name: str, found: bool) -> None:
+    failed = record("cell failed", "x", requested=name, stage="build", reason="no such wheel")
+    assert ("no such wheel" in opened([failed]).lines[1].trouble[0]) is found
+
+
+def test_a_release_is_no_name_of_one_of_two_cells_that_have_it() -> None:
+    both = planning.plan([RELEASES[0]], CHOSEN, table(), torch=["2.11.0", "2.12.0"], python="3.11")
+    failed = record("cell failed", "x", requested=f"transformers {RELEASES[0]}", stage="build", reason="no such wheel")
+    assert [line.trouble[0] for line in opened([failed], entries=both).lines] == ["nothing was collected"] * 2
+
+
+def test_of_several_failures_of_a_cell_the_last_is_told() -> None:
+    failed = [
+        record("cell failed", "x", requested=PLAN[1].name, stage=stage, reason=stage) for stage in ("pytest", "build")
+    ]
+    [_, line] = opened(observed(RELEASES[0]), failed).lines
+    assert line.trouble == ("nothing was observed: build", f"{len(TRIALS)} could not build")
+    assert {fate.detail for fate in line.fates} == {"build"}
+
+
 def test_a_second_try_that_succeeds_counts_in_any_order() -> None:
     failed = record("cell failed", cell_of(RELEASES[1]), requested="x", stage="pytest", reason="lost")
     crash = observed(RELEASES[1], "crashed", TRIALS[:1])
@@ -107,7 +139,25 @@ def test_a_second_try_that_succeeds_counts_in_any_order() -> None:
 def test_a_trial_that_was_started_and_says_nothing_more_is_missing_and_told_so() -> None:
     begun = record("started", cell_of(RELEASES[1]), failure=WHISPER.id, trial=TRIALS[0].id, **where(RELEASES[1]))
     found = opened(observed(RELEASES[0]), observed(RELEASES[1], trials=TRIALS[1:]), [begun])
-    assert found.lines[1].fates[0].detail == "started, and left no observation"
+    assert found.lines[1].fates == (Fate(TRIALS[0].id, MISSING, "started, and left no observation"),)
+    assert found.lines[1].trouble == ("1 missing",)
+    never = opened(observed(RELEASES[0]), observed(RELEASES[1], trials=TRIALS[1:]))
+    assert never.lines[1].fates == (Fate(TRIALS[0].id, MISSING, "not in the results"),)
+    assert never.lines[1].cells == (cell_of(RELEASES[1]),)
+
+
+def test_an_end_without_a_reason_is_told_without_one_and_the_last_of_two_bad_ends_counts() -> None:
+    rest = observed(RELEASES[1], trials=TRIALS[1:])
+    crashed, late = (observed(RELEASES[1], end, TRIALS[:1])[1:] for end in ("crashed", "timed out"))
+    found = opened(observed(RELEASES[0]), rest, crashed, late)
+    assert found.lines[1].fates == (Fate(TRIALS[0].id, "timed out", ""),)
+
+
+def test_of_two_cells_that_are_the_planned_one_the_better_end_of_a_trial_counts() -> None:
+    crashed = observed(RELEASES[1], "crashed")
+    again = [{**row, "cell": "again"} for row in observed(RELEASES[1])]
+    found = opened(observed(RELEASES[0]), crashed, again)
+    assert (found.green, found.lines[1].cells, found.unplanned) == (True, (cell_of(RELEASES[1]), "again"), ())
 
 
 def test_a_plan_without_cells_and_one_of_another_catalogue_are_red() -> None:
@@ -132,6 +182,23 @@ def test_another_cell_than_the_planned_one_does_not_count_and_is_named(wrong: di
     found = opened(observed(RELEASES[0]), records)
     assert not found.green
     assert found.unplanned == (cell_of(RELEASES[1]),)
+
+
+def test_a_build_of_the_planned_torch_for_a_device_is_that_torch() -> None:
+    rows = [row | {"torch": "2.13.0+cpu"} for row in observed(RELEASES[1])]
+    assert opened(observed(RELEASES[0]), rows).green
+
+
+def test_a_plan_that_leaves_torch_and_python_open_takes_any() -> None:
+    left = planning.Entry(**{**PLAN[1].__dict__, "torch": "", "python": ""})
+    rows = [row | {"torch": "2.7.0", "python": "3.12.1"} for row in observed(RELEASES[1])]
+    assert opened(rows, entries=(left,)).green
+
+
+def test_records_of_a_cell_that_nothing_says_more_of_are_passed_over() -> None:
+    begun = record("started", "nowhere", failure=WHISPER.id, trial=TRIALS[0].id)
+    found = opened([begun], *(observed(release) for release in RELEASES))
+    assert (found.green, found.unplanned) == (True, ())
 
 
 def test_main_is_the_environment_of_that_name() -> None:
@@ -174,6 +241,19 @@ def test_the_command_is_green_only_when_all_ran(tmp_path: Path) -> None:
     code, out, _ = run(tmp_path, observed(RELEASES[1]), more=("--json",))
     assert code == 0
     assert json.loads(out)["green"] is True
+
+
+def test_the_command_refuses_a_plan_of_another_catalogue_and_names_lines_that_are_no_records(tmp_path: Path) -> None:
+    foreign = planning.Entry(**{**PLAN[0].__dict__, "failures": "no-such-failure"})
+    code, _, said = run(tmp_path, plan=(foreign,))
+    assert code == 2
+    assert re.fullmatch(r".*plan\.json: .*no-such-failure.* The plan was made with another catalogue\.", said)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "x.jsonl").write_text("what?\n")
+    (tmp_path / "plan.json").write_text(json.dumps(planning.as_matrix(PLAN)))
+    words = ["ledger", "--plan", str(tmp_path / "plan.json"), "--results", str(tmp_path / "results")]
+    said = CliRunner().invoke(build_app(), words).stderr
+    assert f"skipped a line that is no record: {tmp_path / 'results' / 'x.jsonl'}:1: not JSON" in said
 
 
 def test_the_command_tells_what_the_environment_is_to_blame_for(tmp_path: Path) -> None:

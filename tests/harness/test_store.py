@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import errno
+import gc
 import json
 import os
 import re
@@ -20,7 +21,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from repro.store.reader import merge, read
+from repro.store.reader import collector_paused, merge, read
 from repro.store.records import JUDGED, KINDS, SCHEMA, dump, record
 from repro.store.writer import ResultsError, Writer
 
@@ -95,6 +96,45 @@ def test_a_foreign_file_is_named_and_left_as_it_is(tmp_path: Path, content: str)
     found = read(tmp_path)
     assert [damage.path.name for damage in found.damage] == ["foreign.jsonl"]
     assert path.read_text() == content
+
+
+@pytest.mark.parametrize("name", ["schema", "kind", "id", "time", "cell"])
+def test_what_lacks_a_field_of_every_record_or_has_it_of_another_type_is_no_record(tmp_path: Path, name: str) -> None:
+    whole = record("started", "c")
+    lacking = {key: value for key, value in whole.items() if key != name}
+    (tmp_path / "x.jsonl").write_text("".join(dump(row) + "\n" for row in (lacking, {**whole, name: None}, whole)))
+    found = read(tmp_path)
+    assert [item["id"] for item in found.records] == [whole["id"]]
+    assert list(map(str, found.damage)) == [
+        f"{tmp_path / 'x.jsonl'}:{line}: JSON, but not a record of this project" for line in (1, 2)
+    ]
+
+
+def test_reading_leaves_the_search_for_garbage_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(dump({**record("started", "c"), "schema": SCHEMA + 1}) + "\n")
+    with pytest.raises(ResultsError):
+        read(tmp_path)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with collector_paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    with collector_paused():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_two_records_with_one_id_are_the_one_whose_text_sorts_first_and_time_orders_then_id() -> None:
+    def row(name: str, time: str, **more: str) -> dict[str, Any]:
+        return {"schema": SCHEMA, "kind": "started", "id": name, "time": time, "cell": "c", **more}
+
+    one, other = row("a", "2", detail="x"), row("a", "2", detail="y")
+    assert merge([other], [one]) == merge([one, other]) == (one,)
+    rows = [row("c", "1"), row("a", "3"), row("b", "1"), row("d", "2")]
+    assert [item["id"] for item in merge(rows)] == ["b", "c", "d", "a"]
 
 
 def test_records_of_other_kinds_are_left_out_unread_and_the_rest_is_as_ever(tmp_path: Path) -> None:

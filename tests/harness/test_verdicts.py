@@ -181,6 +181,72 @@ def test_a_stated_cause_is_refuted_by_an_error_that_comes_before_any_evaluation(
 
 def test_what_only_cuda_can_show_is_not_observable_on_a_cpu() -> None:
     assert verdict_of("fp16-off", seen(WHISPER.reported, DOUBLE))["verdict"] == "not observable"
+    for why, says in (("", "needs cuda"), ("no half here", "no half here")):
+        claim = Claim("c", "c", "s", change={"use_reentrant": "False"}, needs_device="cuda", why_device=why)
+        failure = replace(WHISPER, claims=(claim,))
+        [row] = verdicts(failure, [seen(WHISPER.reported, DOUBLE)])
+        assert (row["failure"], row["verdict"], row["detail"]) == (WHISPER.id, "not observable", says)
+        on_cuda = [seen(each, facts, device="cuda") for each, facts in ((WHISPER.reported, DOUBLE), (ADVISED, FINE))]
+        assert [row["verdict"] for row in verdicts(failure, on_cuda)] == ["resolves"]
+
+
+def test_nothing_is_needed_in_a_release_without_the_model() -> None:
+    here = seen(WHISPER.reported, DOUBLE)
+    absent = record("mechanism", here["cell"], failure=WHISPER.id, mechanism={"in_release": False})
+    rows = [row for row in verdicts(WHISPER, [here, absent]) if row["verdict"] != "not observable"]
+    assert {(row["verdict"], row["detail"]) for row in rows} == {("not needed", "this release has no such model")}
+    assert len(rows) > 5
+    assert {(row["failure"], row["cell"]) for row in rows} == {(WHISPER.id, here["cell"])}
+
+
+def test_a_statement_without_runs_of_its_own_looks_at_its_base_or_at_the_reported_run() -> None:
+    def judged(base: Configuration | None) -> list[Any]:
+        claim = Claim("c", "c", "s", kind="statement", base=base, holds=lambda facts: facts[0]["end"] == "raised")
+        [row] = verdicts(replace(WHISPER, claims=(claim,)), records)
+        return [row["verdict"], row["evidence"]]
+
+    other = seen(WHISPER.reported.but(attention="eager"), {**DOUBLE, "end": "completed"})
+    records = [seen(WHISPER.reported, DOUBLE), other]
+    assert judged(None) == ["confirmed", (records[0]["id"],)]
+    assert judged(WHISPER.reported.but(attention="eager")) == ["refuted", (other["id"],)]
+
+
+def test_rows_are_ordered_by_release_then_torch_as_versions_and_a_version_that_is_none_comes_first() -> None:
+    places = [("4.53.3", "2.9.0"), ("4.53.3", "2.13.0"), ("4.9.0", "2.13.0"), ("odd", "2.13.0")]
+    records = [seen(WHISPER.reported, DOUBLE, release, torch=torch) for release, torch in reversed(places)]
+    rows = verdicts(WHISPER, records[:1] + records[2:] + records[1:2])
+    found = list(dict.fromkeys((row["transformers"], row["torch"]) for row in rows))
+    assert found == [("odd", "2.13.0"), ("4.9.0", "2.13.0"), ("4.53.3", "2.9.0"), ("4.53.3", "2.13.0")]
+    claims = [row["claim"] for row in rows if row["transformers"] == "odd"]
+    assert claims == [claim.id for claim in WHISPER.claims for _ in range(2 if claim.today else 1)]
+
+
+def test_of_runs_that_agree_the_last_one_counts_and_all_are_shown() -> None:
+    before = [seen(WHISPER.reported, {**DOUBLE, "peak_bytes": peak}) for peak in (100, 300, 200)]
+    after = seen(ADVISED, {**DOUBLE, "peak_bytes": 190})
+    row = verdict_of("use-reentrant-false", *before, after)
+    assert (row["verdict"], row["peak_before"]) == ("partly", 200)
+    assert row["evidence"] == tuple(each["id"] for each in (*before, after))
+    late = [seen(WHISPER.reported, {"end": end, "detail": end[::-1]}) for end in ("crashed", "skipped", "timed out")]
+    row = verdict_of("use-reentrant-false", *late, after)
+    assert row["detail"] == "without the advice: timed out: tuo demit"
+    assert row["evidence"] == tuple(each["id"] for each in (*late, after))
+
+
+@pytest.mark.parametrize(
+    ("exception", "told"),
+    [
+        ({"type": "AssertionError", "bases": [], "message": ""}, "AssertionError"),
+        ({"type": "OSError", "bases": [], "message": "\nfirst\nsecond"}, "OSError: first"),
+        ({"type": "OSError", "bases": [], "message": "x" * 200}, f"OSError: {'x' * 160}"),
+    ],
+)
+def test_an_error_is_told_by_its_type_and_the_first_line_of_its_message(exception: Any, told: str) -> None:
+    other = {"end": "raised", "exception": exception}
+    row = verdict_of("use-reentrant-false", seen(WHISPER.reported, DOUBLE), seen(ADVISED, other))
+    assert row["detail"] == f"double backward -> raises another error: {told}"
+    row = verdict_of("use-reentrant-false", seen(WHISPER.reported, {"end": "refused"}))
+    assert row["detail"].endswith("as far as the failure here: no exception was stored")
 
 
 def test_a_pin_is_judged_by_the_cell_that_it_leads_to() -> None:
@@ -200,6 +266,35 @@ def test_a_pin_is_judged_by_the_cell_that_it_leads_to() -> None:
     old_torch = seen(WHISPER.reported, DOUBLE, torch="2.7.1")
     rows = [r for r in verdicts(WHISPER, [here, old_torch]) if r["claim"] == "pin-torch"]
     assert [(row["torch"], row["verdict"]) for row in rows] == [("2.7.1", None), ("2.13.0", "no effect")]
+    assert rows[0]["detail"].startswith("no cell with torch ")
+    between = seen(WHISPER.reported, FINE, torch="2.9.0")
+    elsewhere = [
+        seen(WHISPER.reported, FINE, torch="2.1.0", device="cuda"),
+        seen(WHISPER.reported, FINE, "4.52.4", torch="2.2.0"),
+    ]
+    rows = [r for r in verdicts(WHISPER, [here, between, old_torch, *elsewhere]) if r["claim"] == "pin-torch"]
+    assert [row["verdict"] for row in rows if row["cell"] == here["cell"]] == ["no effect"], "the oldest torch"
+
+
+def test_a_pin_is_not_needed_where_the_run_trains_and_not_judged_where_it_did_not_run() -> None:
+    there = seen(WHISPER.reported, DOUBLE, "4.51.3")
+    for facts, verdict, detail in (
+        (FINE, "not needed", "the reported run trains here"),
+        ({"end": "crashed"}, None, "without the advice: crashed"),
+    ):
+        here = seen(WHISPER.reported, facts)
+        row = verdict_of("pin-4.51.3", here, there)
+        assert (row["verdict"], row["detail"], row["evidence"]) == (verdict, detail, (here["id"],))
+        assert (row["cell"], row["failure"]) == (here["cell"], WHISPER.id)
+
+
+def test_a_pin_with_a_base_of_its_own_is_judged_by_that() -> None:
+    base = WHISPER.reported.but(attention="eager")
+    claim = Claim("c", "c", "s", pin={"transformers": "4.51.3"}, base=base)
+    records = [seen(each, DOUBLE) for each in (WHISPER.reported, base)]
+    records += [seen(WHISPER.reported, DOUBLE, "4.51.3"), seen(base, FINE, "4.51.3")]
+    row = verdicts(replace(WHISPER, claims=(claim,)), records)[-1]
+    assert (row["verdict"], row["evidence"]) == ("resolves", (records[1]["id"], records[3]["id"]))
 
 
 facts = st.sampled_from([DOUBLE, NO_GRADIENT, FINE, REFUSED, {"end": "crashed"}])
