@@ -89,7 +89,7 @@ class Count:
 def explanations(text: str) -> tuple[Explanation, ...]:
     """Read the rows of a table: the function, and the texts that its mutants have, each in backticks."""
     rows = (re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("| `"))
-    return tuple(Explanation(*_spans(row[0]), tuple(_spans(row[1]))) for row in rows)
+    return tuple(Explanation(_spans(row[0])[0], tuple(_spans(row[1]))) for row in rows)
 
 
 def _spans(field: str) -> list[str]:

@@ -58,7 +58,11 @@ def test_a_cell_without_a_mechanism_and_a_level_that_is_no_more_predict_nothing(
     old, new = (runs(facts, WHISPER.reported)[1:] for facts in (FINE, DOUBLE))
     [change] = of_kind(diff(old, new), kinds.APPEARS)
     assert (change.declared, change.detail) == (None, "")
-    wrong = replace(WHISPER, trigger=replace(WHISPER.trigger, predict=lambda *_: {}["gone"]))
+
+    def lost(*_: object) -> str:
+        raise KeyError("a level that is gone")
+
+    wrong = replace(WHISPER, trigger=replace(WHISPER.trigger, predict=lost))
     found = changes(runs(FINE, WHISPER.reported), runs(DOUBLE, WHISPER.reported), [wrong], {})
     assert [each.declared for each in of_kind(found, kinds.APPEARS)] == [None]
 
