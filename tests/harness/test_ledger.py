@@ -243,6 +243,15 @@ def test_the_command_is_green_only_when_all_ran(tmp_path: Path) -> None:
     assert json.loads(out)["green"] is True
 
 
+def test_each_cell_is_held_to_the_failures_and_the_set_of_trials_that_it_was_planned_with(tmp_path: Path) -> None:
+    budgeted = Chosen((find("callback-eval-oom"),), "budgeted")
+    entries = (PLAN[0], *planning.plan([RELEASES[0]], budgeted, table(), torch=["2.13.0"], python="3.11"))
+    code, out, _ = run(tmp_path, observed(RELEASES[0]), plan=entries, more=("--json",))
+    assert code == 1
+    [whole, missing] = [cell["trouble"] for cell in json.loads(out)["cells"]]
+    assert (whole, missing) == ([], ["nothing was collected", f"{len(budgeted.on('cpu'))} missing"])
+
+
 def test_the_command_refuses_a_plan_of_another_catalogue_and_names_lines_that_are_no_records(tmp_path: Path) -> None:
     foreign = planning.Entry(**{**PLAN[0].__dict__, "failures": "no-such-failure"})
     code, _, said = run(tmp_path, plan=(foreign,))

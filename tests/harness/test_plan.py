@@ -83,6 +83,7 @@ def test_a_desk_without_torch_leaves_torch_to_the_cell(monkeypatch: pytest.Monke
     monkeypatch.setattr("repro.cells.spec.desk_torch", lambda: "")
     [entry] = planning.plan(["4.53.3"], CHOSEN, table())
     assert (entry.torch, "--torch" in arguments_of(entry)) == ("", False)
+    assert re.fullmatch(r"3\.\d+", entry.python)
 
 
 def test_main_is_planned_as_an_environment_that_is_there_with_all_else_left_to_it() -> None:
