@@ -109,6 +109,18 @@ def test_of_gradients_that_drifted_alike_one_is_named_and_all_are_counted() -> N
         assert diff(runs(facts, CURED), new[:1] + new[2:3]) == diff(new[:1] + new[2:3], runs(facts, CURED)) == []
 
 
+def test_the_gradients_that_moved_most_are_named_whichever_are_largest() -> None:
+    def ratio(value: float) -> dict[str, Any]:
+        return {**FINE, "gradients": {"missing": [], "worst_ratio": value}}
+
+    for moved, large in ((CURED, NEAR), (NEAR, CURED)):
+        old = [*runs(ratio(0.5), moved, seen=UNAFFECTED), *runs(ratio(0.7), large, seen=UNAFFECTED)]
+        new = [*runs(ratio(0.1), moved, seen=UNAFFECTED), *runs(ratio(0.9), large, seen=UNAFFECTED)]
+        [change] = diff(old, new)
+        assert (change.before, change.after, len(change.trials)) == (0.5, 0.1, 2)
+        assert change.configuration == WHISPER.deviations(moved)
+
+
 def test_a_verdict_that_stands_hides_none_that_changed() -> None:
     plainer = WHISPER.reported.but(use_reentrant="True")
     old = [*night("4.53.3", DOUBLE), observation("4.53.3", plainer, FINE)]

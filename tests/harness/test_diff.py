@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from repro.cells.releases import Release, Table
 from repro.commands import Stop, build_app
-from repro.memory.budgets import Budget, Key
+from repro.memory.budgets import Budget, Key, dump
 from repro.nightly import changes as kinds
 from repro.nightly import tracking
 from repro.nightly.changes import KINDS, Change, changes
@@ -160,6 +160,10 @@ def test_what_is_told_of_each_change_is_whole() -> None:
     drift = only(diff(night("5.0.0", FINE, UNAFFECTED), drifted), kinds.DRIFT)
     assert (drift.before, drift.after, drift.detail) == (0.1, 0.3123, "share of the tolerance")
     assert (set(drift.trials), drift.reported) == ({REPORTED, cured}, True)
+    [covered] = diff([], night("4.53.3", DOUBLE))
+    assert sentence(covered) == (
+        f"{WHISPER.id} is observed now in transformers 4.53.3 (torch 2.13.0, cpu): the reported run: double backward"
+    )
     gone = only(diff(night("4.53.3", DOUBLE), []), kinds.GONE)
     assert (gone.failure, gone.before) == (WHISPER.id, "double backward")
     assert sentence(gone) == (
@@ -380,7 +384,7 @@ def test_posting_asks_github_for_that_and_no_more(tmp_path: Path, listed: str, n
     if "edit" in asked:
         assert asked["edit"][2:] == ["7", "--repo", "o/n", "--title", "title", "--body-file", body]
     if "close" in asked:
-        assert asked["close"][2:5] == ["7", "--repo", "o/n"]
+        assert asked["close"][2:6] == ["7", "--repo", "o/n", "--comment"]
     assert (tmp_path / "body.md").read_text() == "the body"
 
 
@@ -413,6 +417,24 @@ def test_the_command_writes_text_markdown_and_json_and_ends_with_1_on_news(tmp_p
     assert "Failures that appeared\n  whisper-double-backward: the reported run" in repro("diff", old, new)[1]
     assert repro("diff", old, old)[0] in (0, 1)  # 1 once a newer release is out
     assert repro("diff", old, new, "--json", "--markdown")[0] == 2
+
+
+def test_the_command_holds_peaks_against_the_budgets_it_is_given_and_says_which_lines_are_no_records(
+    tmp_path: Path,
+) -> None:
+    old, new = (
+        store(tmp_path / name, night("5.24.0", FINE, UNAFFECTED, peak_bytes=peak))
+        for name, peak in (("old", 1000), ("new", 1015))
+    )
+    key = Key(WHISPER.id, REPORTED, "cpu", "5.24.0", "2.13.0")
+    file = tmp_path / "allowed.toml"
+    for allowed, told in ((1000, [kinds.BUDGET]), (1010, [])):
+        file.write_text(dump([Budget(key, "", allowed, 10, "", TODAY, "test")]))
+        found = json.loads(repro("diff", old, new, "--budgets", str(file), "--json")[1])
+        assert [row["kind"] for row in found if row["kind"] in (kinds.BUDGET, kinds.PEAK)] == told
+    (tmp_path / "new" / "x.jsonl").write_text("what?\n")
+    said = CliRunner().invoke(build_app(), ["diff", old, new]).stderr
+    assert f"skipped a line that is no record: {tmp_path / 'new' / 'x.jsonl'}:1: not JSON" in said
 
 
 def test_the_issue_is_written_where_the_results_are_and_posted_from_a_file(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_a_cell_that_failed_says_how_far_it_came_and_why(stage: str, state: str)
 def test_a_cell_that_failed_is_known_by_each_of_its_names(name: str, found: bool) -> None:
     failed = record("cell failed", "x", requested=name, stage="build", reason="no such wheel")
     assert ("no such wheel" in opened([failed]).lines[1].trouble[0]) is found
+    assert ("no such wheel" in opened([failed], entries=PLAN[1:]).lines[0].trouble[0]) is found
 
 
 def test_a_release_is_no_name_of_one_of_two_cells_that_have_it() -> None:
@@ -164,7 +165,7 @@ def test_a_plan_without_cells_and_one_of_another_catalogue_are_red() -> None:
     assert not opened(entries=()).green
     other = planning.Entry(**{**PLAN[0].__dict__, "digest": "0" * 12})
     found = opened(observed(RELEASES[0]), entries=(other,))
-    assert "with one version" in found.lines[0].trouble[0]
+    assert found.lines[0].trouble[0].endswith(" or others: make the plan and the ledger with one version")
 
 
 @pytest.mark.parametrize(

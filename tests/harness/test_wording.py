@@ -116,7 +116,7 @@ def test_what_is_cut_uses_the_room_that_there_is() -> None:
     lines = ["x" * 39] * 100
     whole = len("\n".join(lines)) + 1
     assert fit(lines, whole) == "\n".join(lines) + "\n"
-    for limit in (200, 1000, whole - 1):
+    for limit in (200, 220, 1000, whole - 1):
         cut = fit(lines, limit)
         assert limit - 100 - 40 < cut.index("\n\n... and ") + 1 <= limit - 100
         assert cut.endswith(" more lines; `repro diff` and `repro ledger` show all")
