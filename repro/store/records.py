@@ -62,7 +62,7 @@ def dump(record: Record) -> str:
     try:
         return json.dumps(record, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(record), separators=(",", ":"), allow_nan=False)
+        return json.dumps(_finite(record), separators=(",", ":"))
 
 
 def _finite(value: Any) -> Any:

@@ -267,6 +267,8 @@ def test_a_pin_is_judged_by_the_cell_that_it_leads_to() -> None:
     rows = [r for r in verdicts(WHISPER, [here, old_torch]) if r["claim"] == "pin-torch"]
     assert [(row["torch"], row["verdict"]) for row in rows] == [("2.7.1", None), ("2.13.0", "no effect")]
     assert rows[0]["detail"].startswith("no cell with torch ")
+    twin = {**here, "cell": "another of the same torch"}
+    assert {r["verdict"] for r in verdicts(WHISPER, [here, twin]) if r["claim"] == "pin-torch"} == {None}
     between = seen(WHISPER.reported, FINE, torch="2.9.0")
     elsewhere = [
         seen(WHISPER.reported, FINE, torch="2.1.0", device="cuda"),
@@ -286,6 +288,12 @@ def test_a_pin_is_not_needed_where_the_run_trains_and_not_judged_where_it_did_no
         row = verdict_of("pin-4.51.3", here, there)
         assert (row["verdict"], row["detail"], row["evidence"]) == (verdict, detail, (here["id"],))
         assert (row["cell"], row["failure"]) == (here["cell"], WHISPER.id)
+
+
+def test_a_pin_of_two_packages_that_no_cell_has_names_both() -> None:
+    claim = Claim("c", "c", "s", pin={"transformers": "4.51.3", "accelerate": "1.0.0"})
+    [row] = verdicts(replace(WHISPER, claims=(claim,)), [seen(WHISPER.reported, DOUBLE)])
+    assert row["detail"] == "no cell with transformers 4.51.3, accelerate 1.0.0 was observed"
 
 
 def test_a_pin_with_a_base_of_its_own_is_judged_by_that() -> None:
