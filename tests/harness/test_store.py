@@ -137,6 +137,12 @@ def test_two_records_with_one_id_are_the_one_whose_text_sorts_first_and_time_ord
     assert [item["id"] for item in merge(rows)] == ["b", "c", "d", "a"]
 
 
+def test_records_of_one_file_share_their_names_of_fields_which_is_a_third_of_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("".join(dump(record("started", "c", trial=n)) + "\n" for n in "ab"))
+    one, other = read(tmp_path).records
+    assert all(mine is its for mine, its in zip(one, other, strict=True))
+
+
 def test_records_of_other_kinds_are_left_out_unread_and_the_rest_is_as_ever(tmp_path: Path) -> None:
     written = [record(kind, "c", failure="f", trial="t") for kind in KINDS]
     broken = dump(record("started", "c"))[:-1]
