@@ -119,6 +119,8 @@ def test_a_release_is_no_name_of_one_of_two_cells_that_have_it() -> None:
     both = planning.plan([RELEASES[0]], CHOSEN, table(), torch=["2.11.0", "2.12.0"], python="3.11")
     failed = record("cell failed", "x", requested=f"transformers {RELEASES[0]}", stage="build", reason="no such wheel")
     assert [line.trouble[0] for line in opened([failed], entries=both).lines] == ["nothing was collected"] * 2
+    [alone] = opened([failed], entries=both[:1]).lines
+    assert alone.trouble[0] == "nothing was observed: no such wheel"
 
 
 def test_of_several_failures_of_a_cell_the_last_is_told() -> None:
