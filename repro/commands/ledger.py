@@ -68,7 +68,7 @@ def _print(found: Ledger) -> None:
     view = Table("cell", *states, "trouble", box=None, pad_edge=False)
     for line in found.lines:
         counts = [str(line.counts.get(state, "-")) for state in states]
-        view.add_row(line.name, *counts, "; ".join(line.trouble).partition("\n")[0] or "none")
+        view.add_row(line.name, *counts, "; ".join(line.trouble).partition("\n")[0] or line.skipped or "none")
     if found.lines:
         terminal.out().print(view, markup=False)
     for cell in found.unplanned:

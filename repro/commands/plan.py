@@ -35,6 +35,14 @@ def register(app: typer.Typer) -> None:
         main: Annotated[
             bool, typer.Option("--main", help="Add transformers' main branch, in an environment called `main`.")
         ] = False,
+        gpu: Annotated[
+            str | None,
+            typer.Option(
+                metavar="LABEL",
+                help="Add the newest of these releases on the GPU whose runner has this label, the reference set. "
+                "With an empty label it is planned as skipped: no runner is declared.",
+            ),
+        ] = None,
         shard: Annotated[str, typer.Option(metavar="I/N", help="Only this part: 1/4 is the first of four.")] = "",
         commands: Annotated[
             bool, typer.Option("--commands", help="Print one `repro matrix` command a line, for a shell.")
@@ -50,12 +58,15 @@ def register(app: typer.Typer) -> None:
 
         if device not in ("cpu", "cuda"):
             raise Stop(f"no device {device!r}; there is: cpu, cuda", WRONG_USAGE)
+        if gpu is not None and shard:
+            raise Stop("--gpu and --shard exclude each other: the GPU's job is no shard", WRONG_USAGE)
         chosen = Chosen(chosen_failures(failures), trial_set_of(trial_set))
         torches = [item.strip() for item in torch.split(",") if item.strip()]
         try:
             part = planning.shard(shard or "1/1")
+            asked = transformers or ["all"]
             whole = planning.plan(
-                transformers or ["all"],
+                asked,
                 chosen,
                 table(),
                 torch=torches,
@@ -64,16 +75,19 @@ def register(app: typer.Typer) -> None:
                 prereleases=prereleases,
                 main=main,
             )
+            apart = None if gpu is None else planning.on_gpu(asked, chosen, table(), gpu, prereleases=prereleases)
         except (SelectionError, planning.PlanError) as error:
             raise Stop(str(error), WRONG_USAGE) from None
         entries = part.part(whole)
         if as_json:
-            terminal.print_json(planning.as_matrix(entries))
+            terminal.print_json(planning.as_matrix(entries, apart))
         elif commands:
             for entry in entries:
                 print(f"repro matrix {entry.arguments}")
         else:
-            _print(entries)
+            _print((*entries, apart) if apart else entries)
+        if apart:
+            terminal.say(f"apart from these, {apart.name}: {apart.skipped or f'{apart.trials} trials'}")
         trials = sum(entry.trials for entry in entries)
         terminal.say(f"{trials} trials in {len(entries)} cells{f', of {len(whole)} in all parts' if shard else ''}")
 

@@ -11,7 +11,7 @@ from repro.matrix.command import chosen_failures, trial_set_of
 from repro.matrix.plan import Chosen
 from repro.memory import budgets
 from repro.nightly import plan as planning
-from repro.nightly.changes import Change, changes
+from repro.nightly.changes import BUDGET, UNDECLARED, Change, changes
 from repro.nightly.ledger import Ledger, ledger, listing
 from repro.show import terminal
 from repro.store.reader import Results, collector_paused, read
@@ -41,6 +41,36 @@ def open_changes(old: Path, new: Path, budget_file: Path | None) -> Sequence[Cha
         return changes(
             _told(old, JUDGED).records, _told(new, JUDGED).records, tuple(failures().values()), allowed, table()
         )
+
+
+def still_wrong(new: Path, budget_file: Path | None, told: Sequence[Change]) -> Sequence[Change]:
+    """Return what is not as declared or not within its budget in results, and is not among the changes told."""
+    allowed = budgets.read(budget_file) if budget_file else {}
+    with collector_paused():
+        now = changes((), _told(new, JUDGED).records, tuple(failures().values()), allowed)
+    known = {
+        (change.failure, change.transformers, change.torch, change.device, t) for change in told for t in change.trials
+    }
+    return [
+        change
+        for change in now
+        if change.kind in (UNDECLARED, BUDGET)
+        and not any(
+            (change.failure, change.transformers, change.torch, change.device, t) in known for t in change.trials
+        )
+    ]
+
+
+def peaks_unchecked(new: Path, budget_file: Path | None) -> str:
+    """Say why no peak in results could be held against a budget; nothing where one was, or where there are none."""
+    allowed = budgets.read(budget_file) if budget_file else {}
+    checks = budgets.check(allowed, _told(new, ("observation",)).of_kind("observation"))
+    if not allowed or any(each.observed is not None and each.budget is not None for each in checks):
+        return ""
+    return (
+        f"no peak was held against a budget: {budget_file} has none for these releases with this torch. Look at the "
+        "peaks, then: repro budgets update"
+    )
 
 
 def _told(results: Path, kinds: Collection[str] = KINDS) -> Results:

@@ -42,13 +42,17 @@ class Fate:
 
 @dataclass(frozen=True)
 class Line:
-    """One planned cell: how many trials are in each state, and those that are not observed by name."""
+    """One planned cell: how many trials are in each state, and those that are not observed by name.
+
+    `skipped` is why it was planned not to run, where it was.
+    """
 
     name: str
     cells: tuple[str, ...]
     counts: Mapping[str, int]
     trouble: tuple[str, ...]
     fates: tuple[Fate, ...] = field(default=())
+    skipped: str = ""
 
     @property
     def green(self) -> bool:
@@ -104,6 +108,9 @@ def ledger(
     lines = []
     claimed: set[str] = set()
     for entry in entries:
+        if entry.skipped:
+            lines.append(_skipped(entry, listings[listing(entry)]))
+            continue
         cells = [cell for cell, what in seen.items() if _is(entry, what.facts)]
         claimed.update(cells)
         reasons = [record for record in failed if _failed(entry, record, cells, entries)]
@@ -124,7 +131,8 @@ def _by_cell(records: Iterable[Record]) -> tuple[dict[str, _Seen], list[Record]]
     for record in records:
         kind, cell = record["kind"], record["cell"]
         if kind == "cell":
-            seen.setdefault(cell, _Seen(record))
+            # It says more than an observation does, which may have come first where a clock went backwards.
+            seen[cell] = _Seen(record)
         elif kind == "cell failed":
             failed.append(record)
         elif kind in ("observation", "started"):
@@ -164,8 +172,10 @@ def _failed(entry: Entry, record: Record, cells: Sequence[str], entries: Sequenc
     """Tell whether a record of a cell that failed is about this entry: by its cell, or by what a person calls it."""
     if record["cell"] in cells:
         return True
+    if cells:  # it was built, so that what could not be is another of that name
+        return False
     names = {entry.name, entry.cell, f"transformers {entry.transformers} with torch {entry.torch}"}
-    if sum(other.transformers == entry.transformers for other in entries) == 1:
+    if sum((other.transformers, other.device) == (entry.transformers, entry.device) for other in entries) == 1:
         names.add(f"transformers {entry.transformers}")
     return record.get("requested") in names
 
@@ -186,6 +196,11 @@ def _line(
     trouble += [f"{counts[state]} {state}" for state in STATES if counts[state] and state not in GREEN]
     ordered = {state: counts[state] for state in STATES if counts[state]}
     return Line(entry.name, tuple(cells), ordered, tuple(trouble), tuple(f for f in fates if f.state != OBSERVED))
+
+
+def _skipped(entry: Entry, trials: Sequence[str]) -> Line:
+    fates = tuple(Fate(trial, SKIPPED, entry.skipped) for trial in trials)
+    return Line(entry.name, (), {SKIPPED: len(trials)}, (), fates, entry.skipped)
 
 
 def _fate(trial: str, cells: Sequence[_Seen], failed: Sequence[Record]) -> Fate:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from repro.matrix.plan import Chosen
 
 MAIN = "main"
 """The name of transformers' main branch in a plan, and of the environment that a job makes for it."""
+GPU = "gpu"
+"""Under this key a plan has what runs on a GPU, apart from the matrix of jobs; and the name of that cell."""
+NO_RUNNER = "no GPU runner is declared: the repository variable GPU_RUNNER is empty"
 
 
 class PlanError(ValueError):
@@ -30,7 +33,8 @@ class Entry:
     """One cell of a plan.
 
     `torch` and `python` are empty where they are left to the cell. `trials` is how many are to be observed there, and
-    `digest` stands for their ids. `arguments` are what `repro matrix` is to be given, for a shell to split.
+    `digest` stands for their ids. `arguments` are what `repro matrix` is to be given, for a shell to split. `skipped`
+    says why none of it is to run, and is empty where it is.
     """
 
     cell: str
@@ -45,6 +49,7 @@ class Entry:
     trials: int
     digest: str
     arguments: str
+    skipped: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,28 @@ def plan(
     return (*entries, *([_of_main(chosen, device, listing)] if main else []))
 
 
+def on_gpu(releases: Sequence[str], chosen: Chosen, table: Table, runner: str, *, prereleases: bool = False) -> Entry:
+    """Return what is to run on a GPU: the reference set, in the newest release asked for, a final one where there is.
+
+    `runner` is the label of the GPU's runner; without one the cell is planned, and skipped with that as the reason.
+    """
+    asked = select(releases, table, prereleases=prereleases)
+    newest = ([release for release in asked if not release.prerelease] or asked)[-1]
+    few = Chosen(chosen.failures, "reference")
+    words = ["--transformers", newest.version]
+    return Entry(
+        GPU,
+        f"transformers {newest.version} on a GPU",
+        newest.version,
+        "",
+        "",
+        "cuda",
+        "",
+        *_what(few, trials_of(few, "cuda"), words),
+        "" if runner else NO_RUNNER,
+    )
+
+
 def trials_of(chosen: Chosen, device: str) -> tuple[str, ...]:
     """Return the ids of the trials that a cell on a device is to observe."""
     return tuple(trial.id for trial in chosen.on(device))
@@ -127,9 +154,10 @@ def _what(chosen: Chosen, listing: tuple[str, ...], words: list[str]) -> tuple[s
     return names, chosen.trial_set, len(listing), digest(listing), " ".join(words)
 
 
-def as_matrix(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Return a plan as JSON values: what a matrix of jobs takes."""
-    return {"include": [asdict(entry) for entry in entries]}
+def as_matrix(entries: Iterable[Entry], gpu: Entry | None = None) -> dict[str, Any]:
+    """Return a plan as JSON values: what a matrix of jobs takes; what runs on a GPU is apart, since its job is."""
+    matrix = {"include": [asdict(entry) for entry in entries]}
+    return {**matrix, GPU: [asdict(gpu)]} if gpu else matrix
 
 
 def read(path: Path) -> tuple[Entry, ...]:
@@ -143,6 +171,7 @@ def read(path: Path) -> tuple[Entry, ...]:
     rows = document.get("include") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise PlanError(f'{path} is no plan: it has no list "include"')
+    rows = [*rows, *document.get(GPU, [])]
     return tuple(_parse(row, f"{path}, cell {number}") for number, row in enumerate(rows, 1))
 
 
@@ -150,7 +179,8 @@ def _parse(row: Any, where: str) -> Entry:
     values: dict[str, Any] = {}
     for field in fields(Entry):
         kind = int if field.name == "trials" else str
-        value = row.get(field.name) if isinstance(row, Mapping) else None
+        absent = None if field.default is MISSING else field.default
+        value = row.get(field.name, absent) if isinstance(row, Mapping) else None
         if not isinstance(value, kind) or isinstance(value, bool):
             raise PlanError(f"{where}: {field.name!r} is missing, or is not of type {kind.__name__}")
         values[field.name] = value

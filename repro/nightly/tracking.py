@@ -7,25 +7,31 @@ nothing else, that only reads what was decided.
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from repro.nightly.changes import Change
+from repro.nightly.github import Gh, gh
 from repro.nightly.ledger import Ledger
 from repro.nightly.wording import BODY_LIMIT, code, fit, ledger_lines, markdown
 
 LABEL = "nightly"
-TITLE = "Nightly: something changed"
+ACCEPT = (
+    "What changed and is right as it is: run the workflow `nightly` by hand with *accept* ticked, and later nights are "
+    "compared with that one. What is not as declared stays red until the declaration or the budget says so."
+)
+COMPARED_AGAIN = (
+    "The results of the last night without news could not be fetched; they are kept for 90 days. If they are gone, run "
+    "`nightly` by hand with accept ticked, to be compared with from then on."
+)
 
 Action = Literal["open", "update", "close", "nothing"]
-Gh = Callable[[Sequence[str]], str]
 
 
 class IssueError(Exception):
-    """The issue could not be read or written; the message says what was tried."""
+    """The issue could not be read; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +43,35 @@ class Issue:
     body: str
 
 
-def issue(ledger: Ledger, changes: Sequence[Change], run: str = "") -> Issue:
-    """Return what the issue should say. The ledger comes first: a change means little where half of it did not run."""
-    news = not ledger.green or any(change.news for change in changes)
-    head = [f"Seen in {code(run)}.", ""] if run else []
-    told = markdown(changes, limit=BODY_LIMIT).splitlines()
-    lines = [*head, *ledger_lines(ledger), *told, "", "Closes itself when a night passes without news."]
-    return Issue(news, TITLE, fit(lines, BODY_LIMIT))
+def issue(
+    ledger: Ledger,
+    changes: Sequence[Change],
+    run: str = "",
+    *,
+    trouble: Sequence[str] = (),
+    standing: Sequence[Change] = (),
+) -> Issue:
+    """Return what the issue should say: everything that makes the night red, and what to do about it.
+
+    `trouble` is what went wrong with the night itself, `standing` what was wrong before already and still is. The
+    ledger comes before the changes: a change means little where half of it did not run.
+    """
+    parts = {
+        "part of it did not run": bool(trouble) or not ledger.green,
+        "something changed": any(change.news for change in changes),
+        "something is still not as declared": bool(standing),
+    }
+    said = [part for part, holds in parts.items() if holds]
+    lines = [f"Seen in {run if run.startswith('https://') and run.isascii() else code(run)}.", ""] if run else []
+    if trouble:
+        lines += ["### What is wrong with the night itself", "", *(f"* {code(text)}" for text in trouble), ""]
+    lines += [*ledger_lines(ledger), "## Since the last night without news", ""]
+    lines += [*markdown(changes, limit=BODY_LIMIT).splitlines(), ""]
+    if standing:
+        lines += ["## Wrong before already, and still", ""]
+        lines += [*markdown(standing, limit=BODY_LIMIT).splitlines(), ""]
+    lines += ["Closes itself when a night passes without news. " + ACCEPT]
+    return Issue(bool(said), f"Nightly: {' and '.join(said) or 'nothing new'}", fit(lines, BODY_LIMIT))
 
 
 def action(known: bool, news: bool) -> Action:
@@ -67,19 +95,8 @@ def read(path: Path) -> Issue:
         raise IssueError(f"{path} holds no issue: {error}") from error
 
 
-def gh(words: Sequence[str]) -> str:
-    """Run GitHub's command line, and return what it printed. Raises IssueError when it fails."""
-    try:
-        done = subprocess.run(["gh", *words], capture_output=True, text=True, check=False, timeout=120)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise IssueError(f"gh {' '.join(words[:2])}: {error}") from error
-    if done.returncode:
-        raise IssueError(f"gh {' '.join(words[:2])}: {done.stderr.strip() or f'exit code {done.returncode}'}")
-    return done.stdout
-
-
 def post(found: Issue, repository: str, body_file: Path, run: Gh = gh) -> Action:
-    """Bring the repository's tracking issue in line, and return what was done. Raises IssueError."""
+    """Bring the repository's tracking issue in line, and return what was done. Raises IssueError, GitHubError."""
     there = ["--repo", repository]
     listed = run(["issue", "list", *there, "--label", LABEL, "--state", "open", "--limit", "1", "--json", "number"])
     try:

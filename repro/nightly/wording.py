@@ -225,4 +225,7 @@ def ledger_lines(found: Ledger) -> Iterator[str]:
     for line in found.lines:
         if not line.green:
             yield f"* {code(line.name)}: {code('; '.join(line.trouble), 400)}"
+    for line in found.lines:
+        if line.skipped:
+            yield f"* {code(line.name)}: skipped: {code(line.skipped, 400)}"
     yield ""

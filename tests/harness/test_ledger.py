@@ -204,6 +204,11 @@ def test_records_of_a_cell_that_nothing_says_more_of_are_passed_over() -> None:
     assert (found.green, found.unplanned) == (True, ())
 
 
+def test_a_cell_is_found_whether_it_was_described_before_its_trials_or_after() -> None:
+    after = [row for release in RELEASES for row in reversed(observed(release))]
+    assert opened(after).green
+
+
 def test_main_is_the_environment_of_that_name() -> None:
     main = planning.plan(["4.52.4"], CHOSEN, table(), main=True)[1:]
     rows = observed("5.99.0.dev0")

@@ -29,7 +29,7 @@ def jobs(path: Path) -> dict[str, Any]:
 
 def steps(path: Path) -> Iterator[dict[str, Any]]:
     for job in jobs(path).values():
-        yield from job["steps"]
+        yield from job.get("steps", ())
 
 
 def triggers(path: Path) -> dict[str, Any]:
@@ -46,7 +46,8 @@ def test_there_are_four() -> None:
 def test_every_action_is_pinned_by_a_commit_and_names_its_version(path: Path) -> None:
     used = re.findall(r"uses: (.*)", path.read_text())
     assert used
-    assert not [line for line in used if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)]
+    of_others = [line for line in used if not line.startswith("./.github/workflows/gpu.yml ")]
+    assert not [line for line in of_others if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -55,9 +56,9 @@ def test_no_job_has_more_rights_time_or_credentials_than_it_needs(path: Path) ->
     assert document["permissions"] == {}
     assert "concurrency" in document
     for name, job in jobs(path).items():
-        assert 0 < job["timeout-minutes"] <= 90, name
+        assert "uses" in job or 0 < job["timeout-minutes"] <= 90, name
         assert job["permissions"].items() <= RIGHTS.items(), name
-        for step in job["steps"]:
+        for step in job.get("steps", ()):
             if step.get("uses", "").startswith("actions/checkout"):
                 assert step["with"]["persist-credentials"] is False, name
     assert "secrets." not in path.read_text()
@@ -104,7 +105,10 @@ def test_the_nightly_goes_on_when_a_cell_fails_and_ends_red_when_part_of_it_did_
     assert nightly["cell"]["strategy"]["fail-fast"] is False
     assert nightly["cell"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan.outputs.matrix) }}"
     assert nightly["merge"]["if"] == "always()"
-    assert set(nightly["merge"]["needs"]) == {"plan", "cell"}
+    told = set(nightly) - {"merge", "issue"}
+    assert set(nightly["merge"]["needs"]) == told
+    [writing] = [step for step in nightly["merge"]["steps"] if "tracking write" in step.get("run", "")]
+    assert set(re.findall(r"needs\.(\w+)\.result", writing["env"]["JOBS"])) == told
     scripts = [step.get("run", "") for step in nightly["merge"]["steps"]]
     assert "repro ledger --results results" in scripts
     assert nightly["issue"]["if"].startswith("always()")
@@ -117,8 +121,9 @@ def test_a_run_by_hand_of_some_releases_neither_keeps_the_issue_nor_is_compared_
     assert document["run-name"] == f"nightly ${{{{ {whole} }}}}"
     assert f"({whole}) == 'all'" in document["jobs"]["issue"]["if"]
     assert "github.ref_name == " in document["jobs"]["issue"]["if"]
-    [fetching] = [step["run"] for step in document["jobs"]["merge"]["steps"] if "gh run list" in step.get("run", "")]
-    assert '.displayTitle == "nightly all"' in fetching
+    [fetching] = [step for step in document["jobs"]["merge"]["steps"] if "tracking before" in step.get("run", "")]
+    assert '--title "nightly all"' in fetching["run"]
+    assert fetching["continue-on-error"] is True
 
 
 def test_artifacts_of_one_run_have_names_of_their_own_and_what_is_fetched_was_kept() -> None:
@@ -140,4 +145,17 @@ def test_a_pull_request_reaches_a_gpu_only_behind_a_label() -> None:
     assert "github.event.label.name == 'gpu'" in jobs(path)["gpu"]["if"]
     # Another label's run is skipped, and must not take this one's place before it is.
     assert "github.event.label.name" in yaml.safe_load(path.read_text())["concurrency"]["group"]
-    assert "github.event_name != 'pull_request'" in jobs(path)["compare"]["if"]
+
+
+def test_the_night_calls_the_gpu_only_where_a_runner_is_declared_and_hands_on_what_was_planned() -> None:
+    nightly, gpu = (next(path for path in WORKFLOWS if path.stem == name) for name in ("nightly", "gpu"))
+    calling = jobs(nightly)["gpu"]
+    assert calling["uses"] == "./.github/workflows/gpu.yml"
+    assert calling["if"] == "vars.GPU_RUNNER != ''"
+    assert set(calling["with"]) == set(triggers(gpu)["workflow_call"]["inputs"])
+    assert calling["with"]["arguments"] == "${{ needs.plan.outputs.gpu }}"
+    [kept] = [step["with"]["name"] for step in steps(gpu) if "upload-artifact" in step.get("uses", "")]
+    [merged] = [
+        step["with"]["pattern"] for step in jobs(nightly)["merge"]["steps"] if "pattern" in step.get("with", {})
+    ]
+    assert kept.startswith(merged.rstrip("*"))
