@@ -132,7 +132,8 @@ def _by_cell(records: Iterable[Record]) -> tuple[dict[str, _Seen], list[Record]]
         kind, cell = record["kind"], record["cell"]
         if kind == "cell":
             # It says more than an observation does, which may have come first where a clock went backwards.
-            seen[cell] = _Seen(record)
+            if cell not in seen or seen[cell].facts["kind"] != "cell":
+                seen[cell] = _Seen(record)
         elif kind == "cell failed":
             failed.append(record)
         elif kind in ("observation", "started"):

@@ -70,7 +70,7 @@ def issue(
     if standing:
         lines += ["## Wrong before already, and still", ""]
         lines += [*markdown(standing, limit=BODY_LIMIT).splitlines(), ""]
-    lines += ["Closes itself when a night passes without news. " + ACCEPT]
+    lines += [*([ACCEPT, ""] if said else []), "Closes itself when a night passes without news."]
     return Issue(bool(said), f"Nightly: {' and '.join(said) or 'nothing new'}", fit(lines, BODY_LIMIT))
 
 

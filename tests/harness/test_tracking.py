@@ -11,25 +11,40 @@ import pytest
 from repro.nightly import changes as kinds
 from repro.nightly import tracking
 from repro.nightly.changes import Change
+from repro.nightly.github import GitHubError, gh
 from repro.nightly.ledger import Ledger, Line
-from repro.nightly.tracking import Issue, IssueError, gh, issue
+from repro.nightly.tracking import Issue, IssueError, issue
 from repro.nightly.wording import sentence
 
 ALL_RAN = Ledger((Line("c", ("c",), {"observed": 1}, ()),))
-RAN = ["### What ran: all that was planned", "", "1 cells: 1 observed", "", ""]
+SINCE = ["## Since the last night without news", ""]
+RAN = ["### What ran: all that was planned", "", "1 cells: 1 observed", "", "", *SINCE]
 ENDS = ["", "Closes itself when a night passes without news."]
 
 
 def test_the_issue_says_what_ran_then_what_changed_and_where_it_was_seen() -> None:
     quiet = issue(ALL_RAN, [])
-    assert (quiet.news, quiet.title) == (False, "Nightly: something changed")
+    assert (quiet.news, quiet.title) == (False, "Nightly: nothing new")
     assert quiet.body.splitlines() == [*RAN, "Nothing changed.", *ENDS]
     change = Change(kinds.GONE, "f", "5.0.0", before="trains")
     told = issue(ALL_RAN, [change, Change(kinds.COVERED, "f", "5.1.0")], "https://ci/1")
     assert told.news
-    assert told.body.splitlines()[:9] == ["Seen in `https://ci/1`.", "", *RAN, "### Cells that are gone (1)", ""]
+    assert told.body.splitlines()[:11] == ["Seen in https://ci/1.", "", *RAN, "### Cells that are gone (1)", ""]
+    assert told.title == "Nightly: something changed"
     assert f"* `{sentence(change)}`" in told.body.splitlines()
     assert told.body.splitlines()[-2:] == ENDS
+
+
+def test_what_is_wrong_with_the_night_and_what_was_wrong_before_are_told_apart_from_what_changed() -> None:
+    still = Change(kinds.UNDECLARED, "f", "5.0.0", declared="trains", after="x", trials=("t",))
+    told = issue(ALL_RAN, [], trouble=["the job `gpu` ended with: failure"], standing=[still])
+    assert told.title == "Nightly: part of it did not run and something is still not as declared"
+    lines = told.body.splitlines()
+    assert lines[:3] == ["### What is wrong with the night itself", "", "* `the job 'gpu' ended with: failure`"]
+    since, wrong = lines.index(SINCE[0]), lines.index("## Wrong before already, and still")
+    assert since < wrong < lines.index(f"* `{sentence(still)}`")
+    assert tracking.ACCEPT in lines
+    assert issue(ALL_RAN, [], run="a`b").body.startswith("Seen in `a'b`.")
 
 
 def test_an_issue_is_read_back_as_it_was_written(tmp_path: Path) -> None:
@@ -69,17 +84,17 @@ def test_what_githubs_program_says_when_it_fails_is_told_with_what_was_tried_and
     program: Path,
 ) -> None:
     put(program, 'print("  HTTP 403\\n", file=sys.stderr)\nsys.exit(4)\n')
-    with pytest.raises(IssueError) as told:
+    with pytest.raises(GitHubError) as told:
         gh(["issue", "list", "--repo", "o/n"])
     assert str(told.value) == "gh issue list: HTTP 403"
     put(program, "sys.exit(4)\n")
-    with pytest.raises(IssueError, match=r"^gh issue list: exit code 4$"):
+    with pytest.raises(GitHubError, match=r"^gh issue list: exit code 4$"):
         gh(["issue", "list", "--repo", "o/n"])
 
 
 def test_a_machine_without_githubs_program_is_told_so(program: Path) -> None:
     assert not program.exists()
-    with pytest.raises(IssueError, match=r"^gh issue list: .*No such file or directory: 'gh'"):
+    with pytest.raises(GitHubError, match=r"^gh issue list: .*No such file or directory: 'gh'"):
         gh(["issue", "list", "--repo", "o/n"])
 
 
