@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,6 +30,13 @@ class Stop(Exception):  # noqa: N818 - it ends a command, and is not always an e
     def __init__(self, message: str, code: int = COULD_NOT_RUN) -> None:
         super().__init__(message)
         self.code = code
+
+
+def require_observations(records: Iterable[Mapping[str, Any]], of: Collection[str], results: Path) -> None:
+    """Stop when none of the records observes one of these failures: what did not run is never shown as done."""
+    if not any(record["kind"] == "observation" and record["failure"] in of for record in records):
+        which = f"observation of {next(iter(of))}" if len(of) == 1 else "observation of any known failure"
+        raise Stop(f"{results} holds no {which}: run `repro run` or `repro matrix` first, or name --results.")
 
 
 def build_app(only: str | None = None) -> typer.Typer:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from repro.commands import NOT_AS_DECLARED, WRONG_USAGE, Stop
+from repro.commands import NOT_AS_DECLARED, WRONG_USAGE, Stop, require_observations
 
 
 def register(app: typer.Typer) -> None:
@@ -48,9 +48,11 @@ def register(app: typer.Typer) -> None:
                 raise Stop("--check writes nothing, and --update-reference does: choose one", WRONG_USAGE)
             for path in update(catalogue, results):
                 terminal.say(f"wrote {path}")
-        stored = read(REFERENCE if results is None or update_reference else results)
+        source = REFERENCE if results is None or update_reference else results
+        stored = read(source)
         for damage in stored.damage:
             terminal.say(f"skipped a line that is no record: {damage}")
+        require_observations(stored.records, failures(), source)
         facts = reference(catalogue, stored.records)
         if check:
             wrong = markdown.out_of_step(facts, out)

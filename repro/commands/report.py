@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from repro.commands import COULD_NOT_RUN, DEFAULT_RESULTS, ResultsOption, Stop
+from repro.commands import COULD_NOT_RUN, DEFAULT_RESULTS, ResultsOption, Stop, require_observations
 
 
 def register(app: typer.Typer) -> None:
@@ -32,9 +32,11 @@ def register(app: typer.Typer) -> None:
         from repro.store.reader import read
         from repro.store.reference import REFERENCE
 
-        stored = read(REFERENCE if stored_reference else results)
+        source = REFERENCE if stored_reference else results
+        stored = read(source)
         for damage in stored.damage:
             terminal.say(f"skipped a line that is no record: {damage}")
+        require_observations(stored.records, failures(), source)
         try:
             pages = build(reference(failures().values(), stored.records), out)
         except SiteError as error:

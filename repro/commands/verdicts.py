@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from repro.commands import DEFAULT_RESULTS, JsonOption, ResultsOption
+from repro.commands import DEFAULT_RESULTS, JsonOption, ResultsOption, require_observations
 
 
 def register(app: typer.Typer) -> None:
@@ -18,7 +18,10 @@ def register(app: typer.Typer) -> None:
         results: ResultsOption = DEFAULT_RESULTS,
         as_json: JsonOption = False,
     ) -> None:
-        """Judge every claim about a failure, release by release, from stored results. Runs nothing."""
+        """Judge every claim about a failure, release by release, from stored results. Runs nothing.
+
+        Ends with 3 when there is no observation to judge.
+        """
         from repro.catalog import find
         from repro.show import terminal
         from repro.store.reader import read
@@ -32,6 +35,8 @@ def register(app: typer.Typer) -> None:
             from repro.judge.verdicts import verdicts
 
             terminal.print_json(verdicts(entry, stored.records))
+        require_observations(stored.records, (entry.id,), results)
+        if as_json:
             return
         from repro.show.verdicts import print_verdicts
 

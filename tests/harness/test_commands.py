@@ -11,6 +11,7 @@ import pytest
 
 from repro.catalog import failures
 from repro.store.records import SCHEMA, dump, record
+from repro.store.reference import REFERENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,10 +52,21 @@ def test_verdicts_without_results_could_not_run_and_says_what_to_do(tmp_path: Pa
 
 
 def test_verdicts_over_a_damaged_file_name_the_line_and_judge_the_rest(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text("{broken\n")
+    whole = next(REFERENCE.glob("*.jsonl")).read_text("utf-8")
+    (tmp_path / "x.jsonl").write_text("{broken\n" + whole, "utf-8")
     run = repro("verdicts", "whisper-double-backward", "--results", str(tmp_path), "--json")
-    assert (run.returncode, json.loads(run.stdout)) == (0, [])
+    assert run.returncode == 0
+    assert json.loads(run.stdout)
     assert "x.jsonl:1" in run.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_verdicts_without_an_observation_are_not_done(tmp_path: Path, more: list[str]) -> None:
+    (tmp_path / "x.jsonl").write_text("{broken\n")
+    run = repro("verdicts", "whisper-double-backward", "--results", str(tmp_path), *more)
+    assert run.returncode == 3
+    assert run.stdout == ("[]\n" if more else "")
+    assert "holds no observation of whisper-double-backward" in run.stderr
 
 
 def test_verdicts_from_a_newer_schema_are_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from repro.show import markdown
 from repro.show.facts import ABSENT, AFFECTED, GOOD, TOLD_FROM, Reference, stretches
 from repro.show.pages import reference
 from repro.store.reader import read
-from repro.store.records import dump
+from repro.store.records import dump, record
 from repro.store.reference import LARGEST, REFERENCE, CondensingError, condense, update
 from repro.store.writer import ResultsError
 from repro.vocabulary import Failure
@@ -335,6 +335,22 @@ def test_wrong_usage_of_docs_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert run(monkeypatch, "docs", "--out", str(tmp_path / "file")) == 3
     with pytest.raises(ResultsError, match="no observation"):
         update(failures().values(), tmp_path)
+
+
+def test_pages_are_not_overwritten_where_no_known_failure_was_observed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "damaged").write_bytes(b"\x00\xff\n[]\n")
+    (tmp_path / "unknown.jsonl").write_text(dump({**record("observation", "c"), "failure": "none-of-ours"}) + "\n")
+    for command in ("docs", "report"):
+        out = tmp_path / command
+        assert run(monkeypatch, command, "--results", str(REFERENCE), "--out", str(out)) == 0
+        before = {path: path.read_bytes() for path in out.iterdir()}
+        for results in ("empty", "damaged", "unknown.jsonl"):
+            assert run(monkeypatch, command, "--results", str(tmp_path / results), "--out", str(out)) == 3
+            assert "holds no observation of any known failure" in capsys.readouterr().err
+            assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_results_of_a_newer_schema_are_refused_with_a_message(
