@@ -270,6 +270,7 @@ CLAIMS = (
         "report",
         change={"schedule": "epoch, as written"},
         today={"schedule": "epoch"},
+        says_today='`eval_strategy="epoch"`, or the name that the release has for it',
     ),
     Claim("C4-steps", "`eval_steps=100`", "report", change={"schedule": "every 100 steps"}),
     Claim(
@@ -315,6 +316,7 @@ CLAIMS = (
         "report",
         change={"guard": "eval+no_grad", "call_batch": 2},
         today={"guard": "eval+no_grad", "eval_batch": 2},
+        says_today="C1 together with `per_device_eval_batch_size=2` in the arguments",
     ),
     Claim(
         "accumulation-1",

@@ -149,7 +149,8 @@ def _pinned(failure: Failure, claim: Claim, cell: Cell, observed: Sequence[Cell]
     there = cell_to_move_to(claim, cell, observed)
     if there is None:
         wanted = ", ".join(f"{name} {value}" for name, value in claim.pin.items())
-        return _verdict(failure, claim, cell, None, f"no cell with {wanted} was observed", before)
+        lacking = "newer release of transformers" if claim.pin == {"transformers": "latest"} else f"cell with {wanted}"
+        return _verdict(failure, claim, cell, None, f"no {lacking} was observed", before)
     after = there.outcome_of(failure, base)
     verdict, detail = _change(before, after)
     detail = f"{detail} (in transformers {there.transformers}, torch {there.torch})"

@@ -66,13 +66,13 @@ def _claim(failure: Failure, claim: Claim, spelling: str, judged: Sequence[Judge
     text = [*settings(change), *(f"{package} {version}" for package, version in claim.pin.items())]
     source = next((source.says for source in failure.sources if source.id == claim.source), claim.source)
     return ClaimFacts(
-        claim.id if as_written else f"{claim.id} (today's spelling)",
+        claim.id if as_written else f"{claim.id}, today's spelling",
         f"claim-{claim.id}" + ("" if as_written else "-today"),
         claim.kind,
-        claim.says,
+        claim.says if as_written else claim.says_today,
         source,
         ", ".join(text),
-        claim.code,
+        claim.code if as_written else "",
         _standing(claim, {item.verdict for item in judged}),
         tuple(judged),
     )

@@ -99,8 +99,9 @@ def _claim_table(failure: Failure, grouped: Sequence[tuple[str, Mapping[str, str
     table = Table("claim", *[head for head, _ in grouped], title="verdicts", title_justify="left", box=None)
     names = list(dict.fromkeys(name for _, column in grouped for name in column))
     says = {claim.id: claim.says for claim in failure.claims}
+    says |= {f"{claim.id} (today's)": claim.says_today for claim in failure.claims if claim.today}
     for name in names:
         cells_of_row = [column.get(name, NOT_JUDGED) for _, column in grouped]
         styled = [Text(verdict, style=STYLES.get(verdict, "")) for verdict in cells_of_row]
-        table.add_row(f"{name}: {says.get(name.split(' (')[0], '')}", *styled)
+        table.add_row(f"{name}: {says.get(name, '')}", *styled)
     return table

@@ -94,6 +94,15 @@ def test_every_verdict_of_the_reference_is_on_its_page(stored: tuple[Any, ...], 
             assert said[anchor, row["cell"]] == (row["verdict"] or "not judged")
 
 
+def test_advice_in_todays_spelling_has_a_text_of_its_own(facts: Reference) -> None:
+    both = [claim for failure in facts.failures for claim in failure.claims if claim.anchor.endswith("-today")]
+    assert both
+    for failure in facts.failures:
+        said = {claim.anchor: claim.says for claim in failure.claims}
+        for anchor, says in said.items():
+            assert not anchor.endswith("-today") or (says and says != said[anchor.removesuffix("-today")])
+
+
 def test_the_frontier_on_a_page_is_that_of_the_outcomes_seen(facts: Reference) -> None:
     seen = [failure for failure in facts.failures if failure.frontier.first_affected]
     assert seen, "the reference shows no failure at all"

@@ -263,6 +263,8 @@ def test_a_pin_is_judged_by_the_cell_that_it_leads_to() -> None:
     assert verdict_of("upgrade", here, seen(WHISPER.reported, DOUBLE, "4.57.6"))["verdict"] == "no effect"
     newest = [seen(WHISPER.reported, DOUBLE, "4.57.6"), seen(WHISPER.reported, FINE, "5.0.0")]
     assert verdict_of("upgrade", here, *newest)["verdict"] == "resolves"
+    last = verdict_of("upgrade", here)
+    assert (last["verdict"], last["detail"]) == (None, "no newer release of transformers was observed")
     old_torch = seen(WHISPER.reported, DOUBLE, torch="2.7.1")
     rows = [r for r in verdicts(WHISPER, [here, old_torch]) if r["claim"] == "pin-torch"]
     assert [(row["torch"], row["verdict"]) for row in rows] == [("2.7.1", None), ("2.13.0", "no effect")]
