@@ -177,9 +177,9 @@ class Claim:
 
     Advice is a change: to the reported configuration (`change`), or to the cell (`pin`, a requirement per package,
     with `latest` for an upgrade). `today` is the same change in the spelling of newer releases, where an argument was
-    renamed, and `says_today` that advice in its words. A statement has `holds` instead, a pure function over the facts of `looks_at` (configurations; the reported
-    one when empty), in that order. It returns None where those facts cannot tell. `about_failure` is False for a
-    statement that can be checked where the failure does not exist, too.
+    renamed, and `says_today` that advice in its words. A statement has `holds` instead, a pure function over the facts
+    of `looks_at` (configurations; the reported one when empty), in that order. It returns None where those facts cannot
+    tell. `about_failure` is False for a statement that can be checked where the failure does not exist, too.
     """
 
     id: str

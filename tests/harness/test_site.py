@@ -324,6 +324,10 @@ def test_in_a_browser_search_filters_and_deep_links_work_and_nothing_is_asked_of
         assert all(url.startswith((address, "data:")) for url in visit.requests)
 
 
+COVERED = """[...document.querySelectorAll(".copyable")].filter(each => {
+  const button = each.querySelector(".copy"), code = each.querySelector("pre");
+  return button.offsetHeight && button.getBoundingClientRect().top < code.getBoundingClientRect().bottom;
+}).length"""
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 # WCAG 2.1: relative luminance and contrast of every piece of text against the first opaque background behind it.
@@ -354,6 +358,7 @@ def test_in_a_browser_pages_fit_a_phone_and_every_text_has_contrast(browser: Any
         for path in sorted(site.glob("*.html")):
             visit.page.goto(path.as_uri() + "#q=reentrant")
             assert visit.page.evaluate(OVERFLOW) <= 0, f"{path.name} is wider than a phone"
+            assert visit.page.evaluate(COVERED) == 0, f"{path.name} has a button on top of code"
             ratios = visit.page.evaluate(CONTRAST)
             assert len(ratios) > 10
             worst, where = min(ratios)
