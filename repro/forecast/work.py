@@ -117,7 +117,7 @@ class Session:
             except Exception as error:
                 raise NotForecastableError(
                     f"{self.subject.name} does not run on fake tensors with {_describe(setting)}: "
-                    f"{type(error).__name__}: {error}"
+                    f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
                 ) from error
         return runs
 

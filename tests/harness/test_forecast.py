@@ -202,6 +202,9 @@ def test_what_cannot_be_forecast_is_said(tiny_session: Any) -> None:
 
     with pytest.raises(NotForecastableError, match="at most 448 labels"):
         tiny_session.forecast(Setting(labels=449))
+    with pytest.raises(NotForecastableError, match=r"does not run on fake tensors.*Error: [^\n]+$") as told:
+        tiny_session.forecast(Setting(batch=10**20))
+    assert "\n" not in str(told.value), "frames of torch's own stack"
     with pytest.raises(LookupError, match="whisper-small"):
         architectures.find("wisper-smal")
     with pytest.raises(ValueError, match="precision is 'fp8'"):
