@@ -35,7 +35,6 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run a failure's trials in this environment, anew, and tell whether each did what is declared."""
         import sys
-        from difflib import get_close_matches
 
         from repro.catalog import find
         from repro.cells.cache import Cache
@@ -59,8 +58,7 @@ def register(app: typer.Typer) -> None:
             raise Stop(str(planned.trouble)) from None
         known = {item.id for item in planned.trials}
         if unknown := [name for name in trial or () if name not in known]:
-            near = ", ".join(get_close_matches(unknown[0], known, 3, 0) or sorted(known)[:3])
-            raise Stop(f"no trial {unknown[0]} in the {trial_set} set of {failure} here. Nearest: {near}.", WRONG_USAGE)
+            raise Stop(f"no trial {unknown[0]} in the {trial_set} set of {failure} here", WRONG_USAGE)
         if not planned.trials:
             raise Stop("no trial is in that set and scope", WRONG_USAGE)
         _, workers = planning.sharing(1)

@@ -281,7 +281,6 @@ def repro(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
         (("matrix", "--trial-memory", "lots"), "is no size"),
         (("run", "whisper-double-backwards"), "Did you mean whisper-double-backward?"),
         (("run", FAILURE, "--scope", "moon"), "no scope 'moon'"),
-        (("run", FAILURE, "--trial", "trainer.plian"), "Nearest: trainer.plain"),
         (("run", FAILURE, "--environment", "nowhere"), "does not exist"),
     ],
 )
