@@ -142,13 +142,20 @@ def _unknown(answer: Answer) -> Iterable[str]:
             yield "No Python exception was found in this text. Paste all of it, the last line above all."
         else:
             yield "This is not one of the known failures."
+    elif answer.rivals:
+        yield f"It may be one of {len(answer.rivals)} known failures; this text does not tell which."
     else:
         yield "This is not one of the known failures."
     if answer.raised is not None:
         first = answer.raised.message.split("\n")[0][:300]
         yield f"It raises {answer.raised.type or 'an exception whose name was cut off'}{': ' + first if first else ''}"
     yield from _memory(answer)
-    if answer.nearest is not None:
+    if answer.rivals:
+        for rival in answer.rivals:
+            yield f"{rival.failure.id} ({rival.failure.title}), at {rival.confidence:.0%}"
+            yield f"{INDENT}What would tell: {rival.difference or 'nothing that is known'}."
+        yield "Paste the whole output, from the first line of the traceback on, with the lines that name the model."
+    elif answer.nearest is not None:
         failure = answer.nearest.failure
         yield f"Nearest: {failure.id} ({failure.title}), at {answer.nearest.confidence:.0%}"
         yield f"{INDENT}The difference: {answer.nearest.difference or 'the evidence does not suffice'}."

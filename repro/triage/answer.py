@@ -19,10 +19,15 @@ from repro.vocabulary import Failure
 
 @dataclass(frozen=True)
 class Answer:
-    """All that triage has to say. `match` is the failure it is, `nearest` the one that it is not."""
+    """All that triage has to say. `match` is the failure it is, `nearest` the one that it is not known to be.
+
+    `rivals` are the failures for which the evidence is as good as for `nearest`, that one among them, where it is for
+    more than one.
+    """
 
     match: Match | None
     nearest: Match | None
+    rivals: tuple[Match, ...]
     raised: Raised | None
     versions: Versions
     settings: dict[str, tuple[str, ...]]
@@ -50,6 +55,7 @@ class Answer:
             "refuted": [advice.as_json() for advice in self.refuted],
             "depends": [advice.as_json() for advice in self.depends],
             "nearest": _nearest_json(self.nearest),
+            "rivals": [_nearest_json(rival) for rival in self.rivals],
             "evidence": [{"says": e.says, "found": e.found, "weight": e.weight} for e in match.evidence]
             if match
             else [],
@@ -78,9 +84,11 @@ def triage(
     theirs = known.over(stated) if known else stated
     matches = ranking.rank(report, failures)
     match = matches[0] if matches and matches[0].known else None
+    equals = [other for other in matches if not match and other.confidence == matches[0].confidence]
     answer = Answer(
         match=match,
         nearest=None if match else (matches[0] if matches else ranking.nearest(report, failures)),
+        rivals=tuple(equals) if len(equals) > 1 else (),
         raised=(match.raised if match else None) or (report.raised[-1] if report.raised else None),
         versions=theirs,
         settings=settings.find(_without_messages(report)),

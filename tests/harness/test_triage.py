@@ -103,6 +103,15 @@ def test_double_backwards_of_other_programs_are_not_ours(function: Callable[[], 
     assert told.nearest.confidence > 0
 
 
+def test_a_message_that_several_failures_share_names_all_of_them_and_none_for_sure() -> None:
+    told = answer(DOUBLE.strip().split("\n")[-1])
+    assert told.match is None
+    named = {rival.failure.id for rival in told.rivals}
+    assert named == {"sew-d-double-backward", "speecht5-double-backward", "whisper-double-backward"}
+    assert len({rival.confidence for rival in told.rivals}) == 1
+    assert len(told.as_json()["rivals"]) == 3
+
+
 def test_whisper_in_the_text_does_not_make_a_backward_outside_of_checkpoints_ours() -> None:
     script = "from transformers import WhisperForConditionalGeneration\ngradient_checkpointing=True\n"
     told = answer(script + raised_by(_backward_twice))
