@@ -6,13 +6,15 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from repro.catalog import failures
-from repro.cells.releases import table
+from repro.cells.releases import dump, table
 from repro.matrix.plan import Chosen
 from repro.nightly import plan as planning
 from repro.nightly import tracking
@@ -76,6 +78,11 @@ class Night:
         gpu = planning.on_gpu(RELEASES, CHOSEN, table(), runner)
         kept = self.state / "artifacts" / "plan"
         kept.mkdir(parents=True, exist_ok=True)
+        # The night's own table of releases, in which none is newer than its cells.
+        known = [release for release in table().of("transformers") if release.parsed <= Version(RELEASES[-1])]
+        of_then = replace(table(), packages={**table().packages, "transformers": tuple(known)})
+        (kept / "repro" / "cells").mkdir(parents=True, exist_ok=True)
+        (kept / "repro" / "cells" / "releases.json").write_text(dump(of_then))
         (kept / "plan.json").write_text(json.dumps(planning.as_matrix(self.cells, gpu)))
 
     def earlier_ended_green(self) -> None:
