@@ -94,7 +94,7 @@ def changes(
         before, after = (cells(failure, side.get(failure.id, ())) for side in sides)
         found += _of_failure(failure, before, after)
     found += _peaks(allowed, old, new)
-    found += _uncovered(new, releases) if releases else ()
+    found += _uncovered([*old, *new], releases) if releases else ()
     return sorted(found, key=lambda c: (KINDS.index(c.kind), c.failure or "", version(c.transformers), not c.reported))
 
 
@@ -317,9 +317,9 @@ def _peaks(allowed: Mapping[Key, Budget], old: Iterable[Record], new: Iterable[R
             )
 
 
-def _uncovered(new: Sequence[Record], releases: Table) -> Iterator[Change]:
-    """Tell releases newer than the newest that has a cell: the last patch of each minor, pre-releases included."""
-    covered = {record["transformers"] for record in new if "transformers" in record}
+def _uncovered(known: Sequence[Record], releases: Table) -> Iterator[Change]:
+    """Tell releases newer than the newest that has or had a cell: the last patch of each minor, and pre-releases."""
+    covered = {record["transformers"] for record in known if "transformers" in record}
     usable = [release for release in releases.of("transformers") if not release.yanked]
     newest = max((r.parsed for r in usable if r.version in covered), default=None)
     for release in last_patches(r for r in usable if newest is not None and r.parsed > newest):

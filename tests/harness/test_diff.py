@@ -264,6 +264,13 @@ def test_releases_that_nobody_observed_are_told_and_development_versions_cover_n
     ]
 
 
+def test_a_release_whose_cell_is_lost_is_told_as_gone_and_not_as_new() -> None:
+    old, new = night("5.1.0", FINE, UNAFFECTED), night("5.0.0", FINE, UNAFFECTED)
+    found = diff([*old, *new], new, releases=table_of("5.0.0", "5.1.0", "5.2.0"))
+    assert [change.transformers for change in found if change.kind == kinds.GONE] == ["5.1.0"]
+    assert [change.transformers for change in found if change.kind == kinds.UNCOVERED] == ["5.2.0"]
+
+
 facts = st.sampled_from(
     [DOUBLE, FINE, {"end": "crashed"}, {"end": "raised", "exception": None}, {**FINE, "moved": False}]
 )
