@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from repro.observe import ctc_facts
@@ -10,6 +11,7 @@ from repro.vocabulary import (
     REFUSED,
     TRAINS,
     Claim,
+    Clue,
     Configuration,
     Constraint,
     Factor,
@@ -394,6 +396,22 @@ CLAIMS = (
     ),
 )
 
+_BY_A_CALLBACK = Clue(
+    "a callback started the evaluation",
+    0.15,
+    frames=("transformers/trainer_callback.py:call_event", "transformers/trainer.py:evaluate"),
+    lacking=-0.2,
+)
+CLUES = (
+    _BY_A_CALLBACK,
+    Clue(
+        "the evaluation was joining the predictions it keeps",
+        0.1,
+        frames=("transformers/trainer.py:evaluation_loop", "transformers/trainer_pt_utils.py:nested_concat"),
+    ),
+    Clue("the training set is evaluated", 0.1, text=r"evaluate\([^\n]{0,200}train(?:ing)?_(?:data|set|ds)"),
+)
+
 FAILURE = Failure(
     id="callback-eval-oom",
     title="A callback that evaluates the training set: CUDA out of memory in that evaluation",
@@ -409,12 +427,14 @@ FAILURE = Failure(
             exception="OutOfMemoryError",
             message=r"out of memory",
             shows=ctc_facts.in_the_callback,
+            clues=CLUES,
         ),
         Symptom(
             OUT_OF_MEMORY_ELSEWHERE,
             "the device is full elsewhere in the run",
             exception="OutOfMemoryError",
             message=r"out of memory",
+            clues=(replace(_BY_A_CALLBACK, weight=0.0, lacking=0.0),),
         ),
         Symptom(
             NO_BATCH_SIZE,

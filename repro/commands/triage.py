@@ -129,7 +129,7 @@ def _known(answer: Answer) -> Iterable[str]:
     yield from _memory(answer)
     yield from _section("What cures it there, measured:", answer.cures, with_code=True)
     yield from _section("What depends on the release:", answer.depends, with_code=False)
-    yield from _section("What does not help, measured:", answer.refuted, with_code=False)
+    yield from _section("What does not help, or is not so, measured:", answer.refuted, with_code=False)
     if answer.affected.near and not (answer.cures or answer.refuted or answer.depends):
         yield "No advice has a verdict there yet."
     yield ""
@@ -158,7 +158,9 @@ def _unknown(answer: Answer) -> Iterable[str]:
     elif answer.nearest is not None:
         failure = answer.nearest.failure
         yield f"Nearest: {failure.id} ({failure.title}), at {answer.nearest.confidence:.0%}"
-        yield f"{INDENT}The difference: {answer.nearest.difference or 'the evidence does not suffice'}."
+        yield f"{INDENT}The difference: {answer.nearest.difference or 'what the text shows is not enough to tell'}."
+        if answer.raised is None or not answer.raised.frames:
+            yield "The traceback is missing: paste all, from `Traceback (most recent call last)` to the last line."
     if answer.versions.found:
         yield f"Versions: {_versions_line(answer)}"
 
@@ -190,8 +192,9 @@ def _section(title: str, advice: tuple[Advice, ...], *, with_code: bool) -> Iter
     yield ""
     yield title
     for item in advice:
-        yield f"{INDENT}{item.claim.says} [{item.claim.id}: {item.verdict}]"
-        yield f"{INDENT}{INDENT}measured: {item.detail}"
+        yield f"{INDENT}{item.says} [{item.claim.id}: {item.verdict}]"
+        if item.claim.kind == "advice":
+            yield f"{INDENT}{INDENT}measured: {item.detail}"
         if with_code and item.claim.code:
             for line in item.claim.code.strip("\n").split("\n"):
                 yield f"{INDENT}{INDENT}{line}"

@@ -35,11 +35,16 @@ class Advice:
         """The verdict where all releases agree, else all of them."""
         return ", ".join(dict.fromkeys(self.verdicts.values()))
 
+    @property
+    def says(self) -> str:
+        """The advice in the words of the spelling that was judged."""
+        return self.claim.says if self.spelling == "as written" else self.claim.says_today
+
     def as_json(self) -> dict[str, Any]:
         """Return the advice for programs."""
         return {
             "claim": self.claim.id,
-            "says": self.claim.says,
+            "says": self.says,
             "verdict": self.verdict,
             "transformers": list(self.verdicts),
             "detail": self.detail,

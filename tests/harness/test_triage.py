@@ -44,12 +44,29 @@ DOUBLE = recorded("whisper-double-backward-4.53.3.txt")
 # Which failure.
 
 
-@pytest.mark.parametrize("path", sorted(RECORDED.glob("whisper-*.txt")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.txt")), ids=lambda path: path.stem)
 def test_recorded_tracebacks_are_recognised(path: Path) -> None:
     match = answer(path.read_text()).match
     assert match is not None
-    assert match.failure.id == "whisper-double-backward"
-    assert (match.symptom.outcome == "double backward") == ("double-backward" in path.stem)
+    failure = "callback-eval-oom" if path.stem.startswith("callback") else "whisper-double-backward"
+    assert match.failure.id == failure
+    assert (match.symptom.outcome == "predict refuses the argument") == ("predict-refuses" in path.stem)
+
+
+def test_out_of_memory_in_an_evaluation_that_no_callback_started_is_not_ours() -> None:
+    scheduled = trace((TRAINER, "train"), (TRAINER, "evaluate"), (PT_UTILS, "nested_concat"), end=OOM_TEXTS["2.6"])
+    in_training = trace((TRAINER, "train"), (TRAINER, "training_step"), end=OOM_TEXTS["2.6"])
+    for text in (scheduled, in_training, "    self.trainer.evaluate(self.trainer.train_dataset)\n" + in_training):
+        told = answer(text)
+        assert told.match is None
+        assert told.nearest is None or told.nearest.difference
+
+
+def test_advice_in_todays_spelling_is_said_in_todays_words() -> None:
+    known = versions.Versions({"transformers": "5.24.0"}, {"transformers": "here"})
+    told = answer(recorded("callback-eval-oom-5.24.0.txt"), (history.REFERENCE,), known).as_json()
+    said = {advice["claim"]: advice["says"] for advice in (*told["refuted"], *told["depends"])}
+    assert said["C4"].startswith('`eval_strategy="epoch"`')
 
 
 def test_the_message_alone_is_not_enough_and_the_difference_is_said() -> None:
