@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -95,7 +96,8 @@ class Spec:
 def specify(release: Release, table: Table, torch: str = "", python: str = "") -> Spec:
     """Return the cell of a release. `torch` is a version, `of-its-time`, or empty for the desk's own or the newest.
 
-    Raises SelectionError for a torch that is no version or that did not exist.
+    Raises SelectionError for a torch that is no version or that did not exist, and for a Python that the release
+    excludes.
     """
     cutoff = release.uploaded + SETTLED
     of_its_time = torch == TORCH_OF_ITS_TIME
@@ -106,7 +108,8 @@ def specify(release: Release, table: Table, torch: str = "", python: str = "") -
         torch = newest.version
     elif torch:
         torch = _torch_version(torch, table)
-    return Spec(release.version, torch or desk_torch(), python or ripe_python(release), cutoff, of_its_time)
+    python = _python(python, release) if python else ripe_python(release)
+    return Spec(release.version, torch or desk_torch(), python, cutoff, of_its_time)
 
 
 def twin(spec: Spec, torch: str = "") -> Spec:
@@ -132,6 +135,15 @@ def ripe_python(release: Release) -> str:
     fit = [minor for minor in ripe if allowed.contains(f"{minor[0]}.{minor[1]}.99")]
     chosen = here if here in fit or not fit else max(fit)
     return f"{chosen[0]}.{chosen[1]}"
+
+
+def _python(text: str, release: Release) -> str:
+    if not re.fullmatch(r"3\.\d{1,2}(\.\d{1,2})?", text):
+        raise SelectionError(f"{text!r} is no Python; say for example 3.11")
+    patch = text if text.count(".") == 2 else f"{text}.99"
+    if not SpecifierSet(release.requires_python).contains(patch):
+        raise SelectionError(f"transformers {release.version} wants Python {release.requires_python}, not {text}.")
+    return text
 
 
 def _torch_version(text: str, table: Table) -> str:

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
             str,
             typer.Option(
                 metavar="NAME",
-                help="Search where a peak moved: `run` or `trial` of a budget, `plain`, `reported`, or an advice's id.",
+                help="Search where a peak moved: `run` or `trial` of a budget, `plain`, `reported`, or a claim's id.",
             ),
         ] = "",
         along: Annotated[

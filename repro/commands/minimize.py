@@ -103,7 +103,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise Stop(f"cannot read {path}: {error}", WRONG_USAGE) from None
+        raise Stop(f"cannot read {path}: {getattr(error, 'strerror', None) or error}", WRONG_USAGE) from None
 
 
 def _object(text: str, where: str) -> dict[str, Any]:

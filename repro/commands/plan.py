@@ -58,6 +58,8 @@ def register(app: typer.Typer) -> None:
 
         if device not in ("cpu", "cuda"):
             raise Stop(f"no device {device!r}; there is: cpu, cuda", WRONG_USAGE)
+        if as_json and commands:
+            raise Stop("--json and --commands exclude each other: the answer is one or the other", WRONG_USAGE)
         if gpu is not None and shard:
             raise Stop("--gpu and --shard exclude each other: the GPU's job is no shard", WRONG_USAGE)
         chosen = Chosen(chosen_failures(failures), trial_set_of(trial_set))

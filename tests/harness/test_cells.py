@@ -71,6 +71,15 @@ def test_a_torch_that_never_was_is_refused_with_the_nearest() -> None:
         specify(release("4.53.3"), table(), "old")
 
 
+def test_a_python_that_the_release_excludes_is_refused_before_anything_is_built() -> None:
+    assert specify(release("4.53.3"), table(), python="3.11.7").python == "3.11.7"
+    for nonsense in ("3", "2.7", "python3.11", "3.11 "):
+        with pytest.raises(SelectionError, match="is no Python; say for example"):
+            specify(release("4.53.3"), table(), python=nonsense)
+    with pytest.raises(SelectionError, match=r"transformers 5\.24\.0 wants Python >=3\.1.*, not 3\.9"):
+        specify(release("5.24.0"), table(), python="3.9")
+
+
 def test_everything_that_changes_a_build_changes_the_cells_id() -> None:
     one = tiny_spec()
     others = [

@@ -144,6 +144,8 @@ def test_one_shard_of_two_on_the_command_line_is_half_of_it_as_commands() -> Non
         (["--shard", "5/4"], "no shard"),
         (["--device", "tpu"], "no device"),
         (["--trial-set", "most"], "no trial set"),
+        (["--python", "3"], "is no Python"),
+        (["--json", "--commands"], "exclude each other"),
     ],
 )
 def test_a_wish_that_makes_no_sense_is_wrong_usage(words: list[str], says: str) -> None:
