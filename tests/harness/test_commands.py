@@ -97,3 +97,18 @@ def test_every_command_explains_itself(command: str) -> None:
     run = repro(command, "--help")
     assert run.returncode == 0
     assert "--json" in run.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("words", [("list",), ("list", "--json"), ("show", "whisper-double-backward")])
+def test_output_that_cannot_be_written_is_one_message(words: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "repro", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (3, "repro: the output: No space left on device\n")
+
+
+def test_a_command_whose_output_was_closed_ends_as_ever() -> None:
+    command = f"exec {sys.executable} -m repro list >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
