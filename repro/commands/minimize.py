@@ -44,6 +44,7 @@ def register(app: typer.Typer) -> None:
         from repro.cells.releases import SelectionError
         from repro.cells.spec import python_of
         from repro.matrix.command import scope_of
+        from repro.matrix.run import check_writable
         from repro.minimize import start as starting
         from repro.show import terminal
         from repro.store.writer import ResultsError
@@ -54,6 +55,7 @@ def register(app: typer.Typer) -> None:
         if not known.allows(begin):
             reasons = "; ".join(c.says for c in known.constraints if not c.allows(begin))
             raise Stop(f"this combination is never run: {reasons}", WRONG_USAGE)
+        check_writable(results)
         for line in read["told"]:
             terminal.say(line)
         terminal.say("importing torch and transformers, then running trials ...")

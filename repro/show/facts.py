@@ -157,6 +157,8 @@ class Frontier:
         seen = self.first_affected
         if self.last_affected != seen:
             seen += f" to {self.last_affected}"
+        if not (self.last_good_before or self.first_good_after):
+            return f"Seen in transformers {seen}; nothing older or newer was observed."
         before = f"not yet in {self.last_good_before}" if self.last_good_before else "nothing older was observed"
         after = f"no longer in {self.first_good_after}" if self.first_good_after else "nothing newer was observed"
         return f"Seen in transformers {seen}; {before}, {after}."

@@ -17,6 +17,7 @@ from repro.minimize.arguments import read
 from repro.minimize.ddmin import ddmin
 from repro.minimize.reduce import reduce
 from repro.store.reader import read as read_results
+from repro.store.writer import ResultsError
 from repro.vocabulary import Configuration, Facts, Trial
 
 WHISPER = find("whisper-double-backward")
@@ -177,6 +178,13 @@ def test_what_cannot_be_started_from_is_refused_before_anything_runs(words: list
     assert isinstance(done.exception, Stop)
     assert done.exception.code == 2
     assert message in str(done.exception)
+
+
+def test_results_that_cannot_be_written_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    tmp_path.joinpath("file").touch()
+    done = call("--results", str(tmp_path / "file"))
+    assert isinstance(done.exception, ResultsError)
+    assert "Choose another directory with --results" in str(done.exception)
 
 
 @pytest.mark.slow
