@@ -153,7 +153,7 @@ def _unknown(answer: Answer) -> Iterable[str]:
     if answer.rivals:
         for rival in answer.rivals:
             yield f"{rival.failure.id} ({rival.failure.title}), at {rival.confidence:.0%}"
-            yield f"{INDENT}What would tell: {rival.difference or 'nothing that is known'}."
+            yield f"{INDENT}So far {rival.difference or 'nothing speaks against it'}."
         yield "Paste the whole output, from the first line of the traceback on, with the lines that name the model."
     elif answer.nearest is not None:
         failure = answer.nearest.failure
