@@ -43,7 +43,8 @@ def execute(
             _print_verdicts(chosen, setting, found)
     code = summary.exit_code(runs, found)
     if code == 130:
-        raise Stop("interrupted. What was observed is stored; the same command goes on where this one stopped.", code)
+        then = "begins anew" if again else "goes on where this one stopped"
+        raise Stop(f"interrupted. What was observed is stored; the same command {then}.", code)
     if code == 1:
         wrong = sum(len(item.mismatches) for item in found)
         if wrong:

@@ -138,13 +138,14 @@ PROGRAM = """
 
     standin = Standin.__new__(Standin)
     standin.suite, standin.results = Path(sys.argv[1], "suite"), Path(sys.argv[1], "results")
-    if len(sys.argv) > 3:
+    again = sys.argv[3:] == ["again"]
+    if len(sys.argv) > 3 and not again:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
     chosen = Few((find(FAILURE),), "reference")
     left, done = remaining(CELL, chosen, observations(standin.results))
     planned = Planned(Candidate("the stand-in", python=CELL.python), CELL, left, done)
     try:
-        execute([planned], chosen, standin.setting(), jobs=1, again=False, as_json=True)
+        execute([planned], chosen, standin.setting(), jobs=1, again=again, as_json=True)
     except Stop as stop:
         _end(str(stop), stop.code)
     except ResultsError as error:
@@ -191,6 +192,16 @@ def test_a_matrix_that_is_killed_leaves_no_process_and_goes_on_where_it_stopped(
     [cell] = json.loads(out)["cells"]
     assert (cell["ran"], cell["outcomes"]) == (4, {"trains": 6})
     assert set(Counter(record["trial"] for record in standin.observed()).values()) == {1}
+
+
+def test_an_interrupted_run_that_takes_up_nothing_does_not_promise_to(standin: Standin) -> None:
+    standin.act("train", "hang")
+    process = start(standin, "again")
+    until_observed(standin, 1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "the same command begins anew" in said
 
 
 def test_a_full_disk_is_said_and_what_was_stored_before_stays(standin: Standin) -> None:
