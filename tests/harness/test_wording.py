@@ -159,6 +159,7 @@ def test_a_ledger_for_programs_says_all_of_it() -> None:
             "counts": {"observed": 2},
             "trouble": (),
             "fates": (),
+            "skipped": "",
             "green": True,
         },
         {
@@ -167,6 +168,7 @@ def test_a_ledger_for_programs_says_all_of_it() -> None:
             "counts": {"observed": 1, "missing": 1},
             "trouble": ("1 missing", "x"),
             "fates": ({"trial": "t", "state": "missing", "detail": "why"},),
+            "skipped": "",
             "green": False,
         },
     ]
