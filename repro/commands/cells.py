@@ -99,7 +99,8 @@ def _list(as_json: bool) -> None:
         terminal.out().print(view)
     leftovers = cache.leftovers()
     total = together([*(cached.directory for cached in found), *leftovers])
-    terminal.say(f"{len(rows)} cells in {cache.root}, together {terminal_bytes(total)} (shared files counted once)")
+    counted = terminal.counted(len(rows), "cell")
+    terminal.say(f"{counted} in {cache.root}, together {terminal_bytes(total)} (shared files counted once)")
     if leftovers:
         terminal.say(f"{len(leftovers)} unfinished builds; `repro cells remove` removes those that nobody works on")
 

@@ -95,6 +95,7 @@ def register(app: typer.Typer) -> None:
                 view.print_plan(rows, cost, jobs, workers)
             return
         trials = sum(len(item.trials) for item in planned)
-        terminal.say(f"{trials} trials in {to_run} cells, {jobs} at a time: about {view.duration(cost.seconds)}")
+        work = f"{terminal.counted(trials, 'trial')} in {terminal.counted(to_run, 'cell')}"
+        terminal.say(f"{work}, {jobs} at a time: about {view.duration(cost.seconds)}")
         setting = Setting(results, bounds, workers, trial_set)
         execute(planned, chosen, setting, jobs=jobs, again=again, as_json=as_json)

@@ -91,7 +91,8 @@ def register(app: typer.Typer) -> None:
         if apart:
             terminal.say(f"apart from these, {apart.name}: {apart.skipped or f'{apart.trials} trials'}")
         trials = sum(entry.trials for entry in entries)
-        terminal.say(f"{trials} trials in {len(entries)} cells{f', of {len(whole)} in all parts' if shard else ''}")
+        among = f", of {len(whole)} in all parts" if shard else ""
+        terminal.say(f"{terminal.counted(trials, 'trial')} in {terminal.counted(len(entries), 'cell')}{among}")
 
 
 def _print(entries: Sequence[Entry]) -> None:

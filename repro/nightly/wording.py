@@ -13,6 +13,7 @@ from typing import Any
 from repro.nightly import changes as kinds
 from repro.nightly.changes import Change
 from repro.nightly.ledger import Ledger
+from repro.show.terminal import counted
 from repro.vocabulary import TRAINS
 
 BODY_LIMIT = 65_536
@@ -219,7 +220,7 @@ def ledger_lines(found: Ledger) -> Iterator[str]:
     """Yield the lines of a ledger in Markdown."""
     yield f"### What ran: {'all that was planned' if found.green else 'NOT all that was planned'}\n"
     counts = ", ".join(f"{count} {state}" for state, count in found.counts.items())
-    yield f"{len(found.lines)} cells: {counts or 'no trials'}\n"
+    yield f"{counted(len(found.lines), 'cell')}: {counts or 'no trials'}\n"
     for trouble in found.trouble:
         yield f"* {code(trouble)}"
     for line in found.lines:

@@ -31,11 +31,10 @@ def print_plan(rows: Sequence[dict[str, Any]], cost: Cost, jobs: int, workers: i
             terminal.say(f"{row['name']}: {row['trouble']}")
     trials = sum(row["trials"] for row in rows)
     new = sum(row["state"] == "to build" for row in rows)
-    cells = "1 cell" if len(rows) == 1 else f"{len(rows)} cells"
     terminal.say(
-        f"{trials} trials in {cells}, {jobs} at a time with {workers} processes each: about "
-        f"{duration(cost.seconds)}. "
-        f"{new} cells to build: about {cost.bytes / 2**30:.1f} GiB of disk, downloads not counted."
+        f"{terminal.counted(trials, 'trial')} in {terminal.counted(len(rows), 'cell')}, {jobs} at a time with "
+        f"{terminal.counted(workers, 'worker')} each: about {duration(cost.seconds)}. "
+        f"{terminal.counted(new, 'cell')} to build: about {cost.bytes / 2**30:.1f} GiB of disk, downloads not counted."
     )
 
 

@@ -37,6 +37,11 @@ def say(message: str) -> None:
     sys.stderr.flush()
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 cell`, `2 cells`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def print_json(value: Any) -> None:
     """Write a value as JSON to standard output, for programs."""
     print(json.dumps(value, indent=2, ensure_ascii=False))

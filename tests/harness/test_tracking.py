@@ -18,7 +18,7 @@ from repro.nightly.wording import sentence
 
 ALL_RAN = Ledger((Line("c", ("c",), {"observed": 1}, ()),))
 SINCE = ["## Since the last night without news", ""]
-RAN = ["### What ran: all that was planned", "", "1 cells: 1 observed", "", "", *SINCE]
+RAN = ["### What ran: all that was planned", "", "1 cell: 1 observed", "", "", *SINCE]
 ENDS = ["", "Closes itself when a night passes without news."]
 
 

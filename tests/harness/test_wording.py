@@ -135,7 +135,7 @@ def ledgers() -> tuple[Ledger, Ledger]:
 
 def test_a_ledger_is_its_counts_its_trouble_and_every_cell_that_is_not_green() -> None:
     green, red = ledgers()
-    assert ledger_markdown(green) == "### What ran: all that was planned\n\n1 cells: 2 observed\n\n\n"
+    assert ledger_markdown(green) == "### What ran: all that was planned\n\n1 cell: 2 observed\n\n\n"
     assert ledger_markdown(red).splitlines() == [
         "### What ran: NOT all that was planned",
         "",
