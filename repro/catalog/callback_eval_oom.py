@@ -434,6 +434,7 @@ FAILURE = Failure(
             "the device is full elsewhere in the run",
             exception="OutOfMemoryError",
             message=r"out of memory",
+            # Worth nothing: it is there to say what this lacks of the first symptom.
             clues=(replace(_BY_A_CALLBACK, weight=0.0, lacking=0.0),),
         ),
         Symptom(

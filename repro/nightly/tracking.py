@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from repro.nightly.changes import Change
-from repro.nightly.github import Gh, gh
+from repro.nightly.github import Gh, GitHubError, gh
 from repro.nightly.ledger import Ledger
 from repro.nightly.wording import BODY_LIMIT, code, fit, ledger_lines, markdown
 
@@ -96,13 +96,13 @@ def read(path: Path) -> Issue:
 
 
 def post(found: Issue, repository: str, body_file: Path, run: Gh = gh) -> Action:
-    """Bring the repository's tracking issue in line, and return what was done. Raises IssueError, GitHubError."""
+    """Bring the repository's tracking issue in line, and return what was done. Raises GitHubError."""
     there = ["--repo", repository]
     listed = run(["issue", "list", *there, "--label", LABEL, "--state", "open", "--limit", "1", "--json", "number"])
     try:
         numbers = [str(int(row["number"])) for row in json.loads(listed)]
     except (ValueError, KeyError, TypeError) as error:
-        raise IssueError(f"gh issue list answered {listed[:200]!r}") from error
+        raise GitHubError(f"gh issue list answered {listed[:200]!r}") from error
     todo = action(bool(numbers), found.news)
     body_file.write_text(found.body, encoding="utf-8")
     if todo == "open":

@@ -18,6 +18,7 @@ from repro.memory.budgets import Budget, Key, dump
 from repro.nightly import changes as kinds
 from repro.nightly import tracking
 from repro.nightly.changes import KINDS, Change, changes
+from repro.nightly.github import GitHubError
 from repro.nightly.ledger import Ledger, Line
 from repro.nightly.tracking import Issue, action, issue
 from repro.nightly.wording import BODY_LIMIT, as_json, code, fit, markdown, sentence, text, to_do
@@ -396,7 +397,7 @@ def test_posting_asks_github_for_that_and_no_more(tmp_path: Path, listed: str, n
 
 
 def test_an_answer_that_is_none_is_an_error_and_posts_nothing(tmp_path: Path) -> None:
-    with pytest.raises(tracking.IssueError, match="answered"):
+    with pytest.raises(GitHubError, match="answered"):
         tracking.post(Issue(True, "t", "b"), "o/n", tmp_path / "b.md", lambda _: "what?")
 
 

@@ -115,8 +115,8 @@ def test_the_issue_is_posted_with_the_program_that_is_there(program: Path, tmp_p
 
 @pytest.mark.parametrize("answer", ["what?", "{}x", "7", '[{"id": 1}]', '[{"number": "x"}]', "[7]"])
 def test_an_answer_that_is_none_is_shown(tmp_path: Path, answer: str) -> None:
-    with pytest.raises(IssueError) as told:
+    with pytest.raises(GitHubError) as told:
         tracking.post(Issue(True, "t", "b"), "o/n", tmp_path / "b.md", lambda _: answer)
     assert str(told.value) == f"gh issue list answered {answer!r}"
-    with pytest.raises(IssueError, match=rf"answered '{'x' * 200}'$"):
+    with pytest.raises(GitHubError, match=rf"answered '{'x' * 200}'$"):
         tracking.post(Issue(True, "t", "b"), "o/n", tmp_path / "b.md", lambda _: "x" * 300)
